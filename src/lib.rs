@@ -1,0 +1,1 @@
+//! Fused, trainable ops and drop-in layers for Candle.
