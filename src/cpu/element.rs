@@ -1,0 +1,76 @@
+//! The element types of our kernels: f32, f16 and bf16, all computed in f32 lanes.
+
+use super::simd::{Simd, MAX_LANES};
+use candle_core::{CpuStorage, WithDType};
+use half::{bf16, f16};
+
+pub trait Element: WithDType + Send + Sync {
+    fn wrap(data: Vec<Self>) -> CpuStorage;
+    const ZERO: Self;
+    fn widen(self) -> f32;
+    fn narrow(x: f32) -> Self;
+
+    /// # Safety
+    /// `p` is valid for reads of `S::LANES` elements.
+    unsafe fn load<S: Simd>(s: S, p: *const Self) -> S::F;
+    /// # Safety
+    /// `p` is valid for writes of `S::LANES` elements.
+    unsafe fn store<S: Simd>(s: S, p: *mut Self, x: S::F);
+
+    /// Loads the first `n` < `LANES` elements; the other lanes are `pad`.
+    ///
+    /// # Safety
+    /// `p` is valid for reads of `n` elements.
+    #[inline(always)]
+    unsafe fn load_partial<S: Simd>(s: S, p: *const Self, n: usize, pad: f32) -> S::F {
+        const IDS: [f32; MAX_LANES] = [
+            0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.,
+        ];
+        let mut lanes = [Self::ZERO; MAX_LANES];
+        std::ptr::copy_nonoverlapping(p, lanes.as_mut_ptr(), n);
+        let real = s.lt(s.load_f32(IDS.as_ptr()), s.splat(n as f32));
+        s.select(real, Self::load(s, lanes.as_ptr()), s.splat(pad))
+    }
+
+    /// Stores the first `n` < `LANES` lanes.
+    ///
+    /// # Safety
+    /// `p` is valid for writes of `n` elements.
+    #[inline(always)]
+    unsafe fn store_partial<S: Simd>(s: S, p: *mut Self, n: usize, x: S::F) {
+        let mut lanes = [Self::ZERO; MAX_LANES];
+        Self::store(s, lanes.as_mut_ptr(), x);
+        std::ptr::copy_nonoverlapping(lanes.as_ptr(), p, n);
+    }
+}
+
+macro_rules! element {
+    ($T:ty, $variant:ident, $zero:expr, $bits:ty, $load:ident, $store:ident, $widen:expr, $narrow:expr) => {
+        impl Element for $T {
+            const ZERO: Self = $zero;
+            fn wrap(data: Vec<Self>) -> CpuStorage {
+                CpuStorage::$variant(data)
+            }
+            #[inline(always)]
+            fn widen(self) -> f32 {
+                $widen(self)
+            }
+            #[inline(always)]
+            fn narrow(x: f32) -> Self {
+                $narrow(x)
+            }
+            #[inline(always)]
+            unsafe fn load<S: Simd>(s: S, p: *const Self) -> S::F {
+                s.$load(p.cast::<$bits>())
+            }
+            #[inline(always)]
+            unsafe fn store<S: Simd>(s: S, p: *mut Self, x: S::F) {
+                s.$store(p.cast::<$bits>(), x)
+            }
+        }
+    };
+}
+
+element!(f32, F32, 0.0, f32, load_f32, store_f32, |x| x, |x| x);
+element!(f16, F16, f16::ZERO, u16, load_f16, store_f16, f16::to_f32, f16::from_f32);
+element!(bf16, BF16, bf16::ZERO, u16, load_bf16, store_bf16, bf16::to_f32, bf16::from_f32);

@@ -1,0 +1,241 @@
+//! One pass over memory for any elementwise op: I inputs, O outputs.
+
+use super::alloc;
+use super::element::Element;
+use super::parallel::{self, Shared};
+use super::simd::{dispatch, Kernel, Simd};
+use std::array::from_fn;
+use std::borrow::Cow;
+
+/// The arithmetic of one vector of elements.
+pub trait Map<const I: usize, const O: usize>: Copy + Send + Sync {
+    /// How an element compares to a plain copy (see [`parallel`]).
+    const COST: usize;
+    /// `index` is the position of the first lane among the elements. Must be `inline(always)`.
+    fn map<S: Simd>(&self, s: S, index: usize, x: [S::F; I]) -> [S::F; O];
+}
+
+/// Where element i lies: `data[start + i / len * stride + i % len]`. Covers contiguous data
+/// (`len` = all), a period (`stride` = 0) and one half of packed rows (`stride` = 2·`len`).
+#[derive(Clone, Copy)]
+pub struct Walk {
+    pub start: usize,
+    pub len: usize,
+    pub stride: usize,
+}
+
+impl Walk {
+    pub fn contiguous(n: usize) -> Self {
+        Walk { start: 0, len: n, stride: n }
+    }
+    /// Row halves of a tensor whose last dim is 2·`len`; `half` is 0 or 1.
+    pub fn half(len: usize, half: usize) -> Self {
+        Walk { start: half * len, len, stride: 2 * len }
+    }
+}
+
+/// One operand: data and the walk over it.
+pub struct Input<'a, T: Element>(Cow<'a, [T]>, Walk);
+
+impl<'a, T: Element> Input<'a, T> {
+    /// Element i is `data[i % data.len()]`.
+    pub fn periodic(data: impl Into<Cow<'a, [T]>>) -> Self {
+        /// Shorter periods are repeated up to this length, so that inner loops stay long.
+        const MIN_PERIOD: usize = 512;
+        let mut data = data.into();
+        if !data.is_empty() && data.len() < MIN_PERIOD {
+            data = Cow::Owned(data.repeat(MIN_PERIOD.div_ceil(data.len())));
+        }
+        let walk = Walk { start: 0, len: data.len(), stride: 0 };
+        Self(data, walk)
+    }
+    /// Element i is `data[i]`; `data` is as long as the output.
+    pub fn full(data: impl Into<Cow<'a, [T]>>) -> Self {
+        let data = data.into();
+        let walk = Walk::contiguous(data.len());
+        Self(data, walk)
+    }
+    pub fn walked(data: impl Into<Cow<'a, [T]>>, walk: Walk) -> Self {
+        Self(data.into(), walk)
+    }
+    /// `full` if `data` has the output's length, else `periodic`.
+    pub fn broadcast(data: impl Into<Cow<'a, [T]>>, n: usize) -> Self {
+        let data = data.into();
+        if data.len() == n {
+            Self::full(data)
+        } else {
+            Self::periodic(data)
+        }
+    }
+}
+
+/// The O outputs of `n` elements each, one after the other in one buffer.
+pub fn map<T: Element, const I: usize, const O: usize>(
+    n: usize,
+    inputs: [Input<'_, T>; I],
+    map: impl Map<I, O>,
+) -> Vec<T> {
+    let walks = from_fn(|o| Walk { start: o * n, ..Walk::contiguous(n) });
+    map_to(n, inputs, walks, map)
+}
+
+/// As [`map`], the outputs laid out by `walks`, which together cover the buffer of O·n elements.
+pub fn map_to<T: Element, const I: usize, const O: usize>(
+    n: usize,
+    inputs: [Input<'_, T>; I],
+    walks: [Walk; O],
+    map: impl Map<I, O>,
+) -> Vec<T> {
+    let inputs = inputs.each_ref().map(|i| Cursor::new(i.0.as_ptr().cast_mut(), i.1));
+    // SAFETY: the walks cover the O·n elements; inputs live until the end of this function.
+    unsafe {
+        alloc::build(n * O, |p: *mut T| {
+            run(n, inputs, walks.map(|w| Cursor::new(p, w)), map)
+        })
+    }
+}
+
+/// data[i] = map(data[i], inputs[0] at i, …): the map's first argument is the data itself.
+pub fn map_in_place<T: Element, const I: usize>(
+    data: &mut [T],
+    inputs: [Input<'_, T>; I],
+    map: impl MapOnto<I>,
+) {
+    let n = data.len();
+    let own = Cursor::new(data.as_mut_ptr(), Walk::contiguous(n));
+    let inputs = inputs.each_ref().map(|i| Cursor::new(i.0.as_ptr().cast_mut(), i.1));
+    map.run_in_place(n, own, inputs);
+}
+
+/// A map whose first input is also its output.
+pub trait MapOnto<const I: usize> {
+    fn run_in_place<T: Element>(self, n: usize, own: Cursor<T>, inputs: [Cursor<T>; I]);
+}
+
+macro_rules! map_onto {
+    ($I:literal, $N:literal, [$($i:literal),*]) => {
+        impl<M: Map<$N, 1>> MapOnto<$I> for M {
+            fn run_in_place<T: Element>(self, n: usize, own: Cursor<T>, inputs: [Cursor<T>; $I]) {
+                let _ = &inputs;
+                // SAFETY: a vector is read whole before it is written, and by the same thread.
+                unsafe { run(n, [own, $(inputs[$i]),*], [own], self) }
+            }
+        }
+    };
+}
+map_onto!(0, 1, []);
+map_onto!(1, 2, [0]);
+map_onto!(2, 3, [0, 1]);
+
+/// A position on a [`Walk`].
+#[derive(Clone, Copy)]
+pub struct Cursor<T> {
+    data: Shared<T>,
+    walk: Walk,
+    /// Pointer offset of the current element, and how many elements follow without a jump.
+    at: usize,
+    run: usize,
+}
+
+impl<T: Element> Cursor<T> {
+    fn new(data: *mut T, walk: Walk) -> Self {
+        Cursor { data: Shared::new(data), walk, at: walk.start, run: walk.len }
+    }
+    fn seek(mut self, i: usize) -> Self {
+        let Walk { start, len, stride } = self.walk;
+        self.at = start + i / len * stride + i % len;
+        self.run = len - i % len;
+        self
+    }
+    #[inline(always)]
+    fn advance(&mut self, n: usize) {
+        self.at += n;
+        self.run -= n;
+        if self.run == 0 {
+            self.at = self.at - self.walk.len + self.walk.stride;
+            self.run = self.walk.len;
+        }
+    }
+    #[inline(always)]
+    fn ptr(&self) -> *mut T {
+        // In bounds for as long as the element index is; wrapping covers the step past the last one.
+        self.data.get().wrapping_add(self.at)
+    }
+}
+
+/// # Safety
+/// For every i < n, inputs are valid for reads and outputs for writes at their walk's element i.
+unsafe fn run<T: Element, M: Map<I, O>, const I: usize, const O: usize>(
+    n: usize,
+    inputs: [Cursor<T>; I],
+    outputs: [Cursor<T>; O],
+    map: M,
+) {
+    parallel::ranges(n, M::COST, 64, |range| {
+        dispatch(Chunk {
+            start: range.start,
+            len: range.len(),
+            inputs: inputs.map(|c| c.seek(range.start)),
+            outputs: outputs.map(|c| c.seek(range.start)),
+            map,
+        })
+    });
+}
+
+struct Chunk<T, M, const I: usize, const O: usize> {
+    start: usize,
+    len: usize,
+    inputs: [Cursor<T>; I],
+    outputs: [Cursor<T>; O],
+    map: M,
+}
+
+impl<T: Element, M: Map<I, O>, const I: usize, const O: usize> Kernel for Chunk<T, M, I, O> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(mut self, s: S) {
+        let mut done = 0;
+        while done < self.len {
+            let mut run = self.len - done;
+            for c in self.inputs.iter().chain(&self.outputs) {
+                run = run.min(c.run);
+            }
+            let base = self.start + done;
+            let full = run / S::LANES * S::LANES;
+            let mut i = 0;
+            // Plain loops over arrays: a closure might not inline into the target-feature function.
+            while i < full {
+                let mut x = [s.splat(0.0); I];
+                // SAFETY: `i + LANES <= run`, and all walks are linear for `run` elements.
+                unsafe {
+                    for (x, c) in x.iter_mut().zip(&self.inputs) {
+                        *x = T::load(s, c.ptr().add(i));
+                    }
+                    let y = self.map.map(s, base + i, x);
+                    for (y, c) in y.iter().zip(&self.outputs) {
+                        T::store(s, c.ptr().add(i), *y);
+                    }
+                }
+                i += S::LANES;
+            }
+            if full < run {
+                let mut x = [s.splat(0.0); I];
+                // SAFETY: `run − full` elements are left on every walk.
+                unsafe {
+                    for (x, c) in x.iter_mut().zip(&self.inputs) {
+                        *x = T::load_partial(s, c.ptr().add(full), run - full, 0.0);
+                    }
+                    let y = self.map.map(s, base + full, x);
+                    for (y, c) in y.iter().zip(&self.outputs) {
+                        T::store_partial(s, c.ptr().add(full), run - full, *y);
+                    }
+                }
+            }
+            for c in self.inputs.iter_mut().chain(&mut self.outputs) {
+                c.advance(run);
+            }
+            done += run;
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! The CPU engine: lanes and math, element types, one-pass maps, row reductions.
+
+pub mod alloc;
+pub mod element;
+pub mod elementwise;
+pub mod gather;
+pub mod math;
+pub mod parallel;
+pub mod rows;
+pub mod simd;
+
+/// Runs `$body` with `$T` bound to the storage's element type, `$s` to its slice.
+macro_rules! with_float {
+    ($op:expr, $storage:expr, |$s:ident: &[$T:ident]| $body:expr) => {
+        match $storage {
+            candle_core::CpuStorage::F32($s) => {
+                type $T = f32;
+                $body
+            }
+            candle_core::CpuStorage::F16($s) => {
+                type $T = half::f16;
+                $body
+            }
+            candle_core::CpuStorage::BF16($s) => {
+                type $T = half::bf16;
+                $body
+            }
+            other => Err($crate::check::unsupported_dtype(
+                $op,
+                candle_core::backend::BackendStorage::dtype(other),
+            )),
+        }
+    };
+}
+pub(crate) use with_float;

@@ -1,0 +1,202 @@
+//! Lanes of f32, one implementation per instruction set, chosen once at run time.
+//!
+//! `pulp`'s x86 tokens carry no F16C and it has no 16-bit lanes, so half-precision conversions could
+//! not inline through it; this trait is the small subset our kernels need, with f16 and bf16 loads
+//! and stores as first-class operations.
+
+#[cfg(target_arch = "aarch64")]
+mod neon;
+mod portable;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+use std::sync::OnceLock;
+
+/// One instruction set's vectors. Every method is `inline(always)`, so that it becomes a single
+/// instruction inside the `target_feature` function that [`dispatch`] enters.
+///
+/// Values of these types exist only inside [`dispatch`], i.e. on a CPU that has the instructions.
+pub trait Simd: Copy + Send + Sync + 'static {
+    const LANES: usize;
+    /// `LANES` f32 values.
+    type F: Copy;
+    /// `LANES` 32-bit integers.
+    type I: Copy;
+    /// One flag per lane.
+    type M: Copy;
+
+    fn splat(self, x: f32) -> Self::F;
+    fn add(self, a: Self::F, b: Self::F) -> Self::F;
+    fn sub(self, a: Self::F, b: Self::F) -> Self::F;
+    fn mul(self, a: Self::F, b: Self::F) -> Self::F;
+    fn div(self, a: Self::F, b: Self::F) -> Self::F;
+    fn sqrt(self, a: Self::F) -> Self::F;
+    /// a·b + c, fused where the hardware fuses.
+    fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    /// c − a·b, fused where the hardware fuses.
+    fn fnma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    /// `if a > b { a } else { b }`: a NaN in either operand gives `b`.
+    fn max(self, a: Self::F, b: Self::F) -> Self::F;
+    /// `if a < b { a } else { b }`: a NaN in either operand gives `b`.
+    fn min(self, a: Self::F, b: Self::F) -> Self::F;
+
+    fn lt(self, a: Self::F, b: Self::F) -> Self::M;
+    fn eq(self, a: Self::F, b: Self::F) -> Self::M;
+    /// Lanes of `a` where `m` is set, of `b` elsewhere.
+    fn select(self, m: Self::M, a: Self::F, b: Self::F) -> Self::F;
+
+    fn isplat(self, x: i32) -> Self::I;
+    fn bits(self, a: Self::F) -> Self::I;
+    fn from_bits(self, a: Self::I) -> Self::F;
+    /// The nearest float of each integer.
+    fn to_float(self, a: Self::I) -> Self::F;
+    fn iadd(self, a: Self::I, b: Self::I) -> Self::I;
+    fn isub(self, a: Self::I, b: Self::I) -> Self::I;
+    fn and(self, a: Self::I, b: Self::I) -> Self::I;
+    fn or(self, a: Self::I, b: Self::I) -> Self::I;
+    fn shl<const N: i32>(self, a: Self::I) -> Self::I;
+    /// Arithmetic shift right.
+    fn sar<const N: i32>(self, a: Self::I) -> Self::I;
+
+    /// # Safety
+    /// `p` is valid for reads of `LANES` values.
+    unsafe fn load_f32(self, p: *const f32) -> Self::F;
+    /// # Safety
+    /// `p` is valid for writes of `LANES` values.
+    unsafe fn store_f32(self, p: *mut f32, x: Self::F);
+    /// Widens f16 bit patterns.
+    ///
+    /// # Safety
+    /// `p` is valid for reads of `LANES` values.
+    unsafe fn load_f16(self, p: *const u16) -> Self::F;
+    /// Narrows to f16, rounding to nearest even.
+    ///
+    /// # Safety
+    /// `p` is valid for writes of `LANES` values.
+    unsafe fn store_f16(self, p: *mut u16, x: Self::F);
+    /// Widens bf16 bit patterns.
+    ///
+    /// # Safety
+    /// `p` is valid for reads of `LANES` values.
+    unsafe fn load_bf16(self, p: *const u16) -> Self::F;
+    /// Narrows to bf16, rounding to nearest even; a NaN stays a NaN.
+    ///
+    /// # Safety
+    /// `p` is valid for writes of `LANES` values.
+    unsafe fn store_bf16(self, p: *mut u16, x: Self::F);
+
+    #[inline(always)]
+    fn abs(self, a: Self::F) -> Self::F {
+        self.from_bits(self.and(self.bits(a), self.isplat(i32::MAX)))
+    }
+    #[inline(always)]
+    fn neg(self, a: Self::F) -> Self::F {
+        self.sub(self.splat(-0.0), a)
+    }
+    /// |a| with the sign of `b`.
+    #[inline(always)]
+    fn copysign(self, a: Self::F, b: Self::F) -> Self::F {
+        let sign = self.isplat(i32::MIN);
+        self.from_bits(self.or(self.bits(self.abs(a)), self.and(self.bits(b), sign)))
+    }
+    #[inline(always)]
+    fn to_array(self, a: Self::F) -> [f32; MAX_LANES] {
+        let mut lanes = [0f32; MAX_LANES];
+        // SAFETY: no implementation has more than MAX_LANES lanes.
+        unsafe { self.store_f32(lanes.as_mut_ptr(), a) };
+        lanes
+    }
+    /// The sum of the lanes, as a fixed tree.
+    #[inline(always)]
+    fn reduce_add(self, a: Self::F) -> f32 {
+        let mut lanes = self.to_array(a);
+        let mut n = Self::LANES;
+        while n > 1 {
+            n /= 2;
+            for i in 0..n {
+                lanes[i] += lanes[i + n];
+            }
+        }
+        lanes[0]
+    }
+    /// The largest lane; NaN if any lane is NaN.
+    #[inline(always)]
+    fn reduce_max(self, a: Self::F) -> f32 {
+        let lanes = self.to_array(a);
+        lanes[..Self::LANES]
+            .iter()
+            .fold(f32::NEG_INFINITY, |m, &x| if m > x || m.is_nan() { m } else { x })
+    }
+}
+
+/// The widest vector of any instruction set here.
+pub const MAX_LANES: usize = 16;
+
+/// Code that is generic over the instruction set. `run` must be `inline(always)`.
+pub trait Kernel {
+    type Output;
+    fn run<S: Simd>(self, simd: S) -> Self::Output;
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isa {
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    #[cfg(target_arch = "aarch64")]
+    Neon,
+    Portable,
+}
+
+impl Isa {
+    /// What this CPU can run, best first.
+    pub fn available() -> Vec<Isa> {
+        let mut list = Vec::new();
+        #[cfg(target_arch = "x86_64")]
+        {
+            let avx2 = is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("fma")
+                && is_x86_feature_detected!("f16c");
+            if avx2 && is_x86_feature_detected!("avx512f") {
+                list.push(Isa::Avx512);
+            }
+            if avx2 {
+                list.push(Isa::Avx2);
+            }
+        }
+        #[cfg(target_arch = "aarch64")]
+        list.push(Isa::Neon);
+        list.push(Isa::Portable);
+        list
+    }
+
+    /// Runs the kernel with this instruction set.
+    ///
+    /// # Safety
+    /// `self` comes from [`Isa::available`] on this machine.
+    #[inline]
+    pub unsafe fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => x86::run_avx512(kernel),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => x86::run_avx2(kernel),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => kernel.run(neon::Neon),
+            Isa::Portable => kernel.run(portable::Portable),
+        }
+    }
+}
+
+/// Runs the kernel with the best instruction set of this machine.
+#[inline]
+pub fn dispatch<K: Kernel>(kernel: K) -> K::Output {
+    static BEST: OnceLock<Isa> = OnceLock::new();
+    let isa = *BEST.get_or_init(|| Isa::available()[0]);
+    // SAFETY: `isa` was detected on this machine.
+    unsafe { isa.run(kernel) }
+}
+
+#[cfg(test)]
+mod tests;

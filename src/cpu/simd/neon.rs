@@ -1,0 +1,99 @@
+//! NEON, the baseline of every AArch64 CPU.
+
+use super::Simd;
+use core::arch::aarch64::*;
+use core::arch::asm;
+
+#[derive(Clone, Copy)]
+pub struct Neon;
+
+/// Stamps trait methods that are one intrinsic each.
+macro_rules! intrinsics {
+    ($($name:ident($($arg:ident: $ty:ty),*) -> $out:ty = $body:expr;)*) => {$(
+        #[inline(always)]
+        fn $name(self, $($arg: $ty),*) -> $out {
+            // SAFETY: NEON is part of the AArch64 baseline.
+            unsafe { $body }
+        }
+    )*};
+}
+
+impl Simd for Neon {
+    const LANES: usize = 4;
+    type F = float32x4_t;
+    type I = int32x4_t;
+    type M = uint32x4_t;
+
+    intrinsics! {
+        splat(x: f32) -> float32x4_t = vdupq_n_f32(x);
+        add(a: float32x4_t, b: float32x4_t) -> float32x4_t = vaddq_f32(a, b);
+        sub(a: float32x4_t, b: float32x4_t) -> float32x4_t = vsubq_f32(a, b);
+        mul(a: float32x4_t, b: float32x4_t) -> float32x4_t = vmulq_f32(a, b);
+        div(a: float32x4_t, b: float32x4_t) -> float32x4_t = vdivq_f32(a, b);
+        sqrt(a: float32x4_t) -> float32x4_t = vsqrtq_f32(a);
+        fma(a: float32x4_t, b: float32x4_t, c: float32x4_t) -> float32x4_t = vfmaq_f32(c, a, b);
+        fnma(a: float32x4_t, b: float32x4_t, c: float32x4_t) -> float32x4_t = vfmsq_f32(c, a, b);
+        // fmax would turn any NaN operand into NaN; compare and select as x86 does.
+        max(a: float32x4_t, b: float32x4_t) -> float32x4_t = vbslq_f32(vcgtq_f32(a, b), a, b);
+        min(a: float32x4_t, b: float32x4_t) -> float32x4_t = vbslq_f32(vcltq_f32(a, b), a, b);
+        lt(a: float32x4_t, b: float32x4_t) -> uint32x4_t = vcltq_f32(a, b);
+        eq(a: float32x4_t, b: float32x4_t) -> uint32x4_t = vceqq_f32(a, b);
+        select(m: uint32x4_t, a: float32x4_t, b: float32x4_t) -> float32x4_t = vbslq_f32(m, a, b);
+        isplat(x: i32) -> int32x4_t = vdupq_n_s32(x);
+        bits(a: float32x4_t) -> int32x4_t = vreinterpretq_s32_f32(a);
+        from_bits(a: int32x4_t) -> float32x4_t = vreinterpretq_f32_s32(a);
+        to_float(a: int32x4_t) -> float32x4_t = vcvtq_f32_s32(a);
+        iadd(a: int32x4_t, b: int32x4_t) -> int32x4_t = vaddq_s32(a, b);
+        isub(a: int32x4_t, b: int32x4_t) -> int32x4_t = vsubq_s32(a, b);
+        and(a: int32x4_t, b: int32x4_t) -> int32x4_t = vandq_s32(a, b);
+        or(a: int32x4_t, b: int32x4_t) -> int32x4_t = vorrq_s32(a, b);
+    }
+
+    #[inline(always)]
+    fn shl<const N: i32>(self, a: int32x4_t) -> int32x4_t {
+        // SAFETY: NEON is part of the AArch64 baseline.
+        unsafe { vshlq_n_s32::<N>(a) }
+    }
+    #[inline(always)]
+    fn sar<const N: i32>(self, a: int32x4_t) -> int32x4_t {
+        // SAFETY: NEON is part of the AArch64 baseline.
+        unsafe { vshrq_n_s32::<N>(a) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f32(self, p: *const f32) -> float32x4_t {
+        vld1q_f32(p)
+    }
+    #[inline(always)]
+    unsafe fn store_f32(self, p: *mut f32, x: float32x4_t) {
+        vst1q_f32(p, x)
+    }
+    // The f16 conversions are baseline instructions whose intrinsics need an unstable type.
+    #[inline(always)]
+    unsafe fn load_f16(self, p: *const u16) -> float32x4_t {
+        let half = vld1_u16(p);
+        let wide: float32x4_t;
+        asm!("fcvtl {0:v}.4s, {1:v}.4h", out(vreg) wide, in(vreg) half, options(pure, nomem, nostack));
+        wide
+    }
+    #[inline(always)]
+    unsafe fn store_f16(self, p: *mut u16, x: float32x4_t) {
+        let half: uint16x4_t;
+        asm!("fcvtn {0:v}.4h, {1:v}.4s", out(vreg) half, in(vreg) x, options(pure, nomem, nostack));
+        vst1_u16(p, half)
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(self, p: *const u16) -> float32x4_t {
+        vreinterpretq_f32_u32(vshll_n_u16::<16>(vld1_u16(p)))
+    }
+    #[inline(always)]
+    unsafe fn store_bf16(self, p: *mut u16, x: float32x4_t) {
+        let bits = vreinterpretq_u32_f32(x);
+        let odd = vandq_u32(vshrq_n_u32::<16>(bits), vdupq_n_u32(1));
+        let rounded = vaddq_u32(bits, vaddq_u32(odd, vdupq_n_u32(0x7fff)));
+        // Rounding could carry a NaN's payload into infinity: keep it, made quiet.
+        let quiet = vorrq_u32(bits, vdupq_n_u32(0x0040_0000));
+        let picked = vbslq_u32(vceqq_f32(x, x), rounded, quiet);
+        vst1_u16(p, vshrn_n_u32::<16>(picked))
+    }
+}

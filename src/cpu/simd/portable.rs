@@ -1,0 +1,96 @@
+//! Plain Rust over eight lanes, which LLVM turns into whatever vectors the target has.
+
+use super::Simd;
+use half::{bf16, f16};
+use std::array::from_fn;
+
+#[derive(Clone, Copy)]
+pub struct Portable;
+
+const N: usize = 8;
+
+/// Stamps lane-wise trait methods.
+macro_rules! lanes {
+    ($($name:ident($($arg:ident: $ty:ty),*) -> $out:ty = $body:expr;)*) => {$(
+        #[inline(always)]
+        fn $name(self, $($arg: [$ty; N]),*) -> [$out; N] {
+            from_fn(|i| { $(let $arg = $arg[i];)* $body })
+        }
+    )*};
+}
+
+impl Simd for Portable {
+    const LANES: usize = N;
+    type F = [f32; N];
+    type I = [i32; N];
+    type M = [bool; N];
+
+    lanes! {
+        add(a: f32, b: f32) -> f32 = a + b;
+        sub(a: f32, b: f32) -> f32 = a - b;
+        mul(a: f32, b: f32) -> f32 = a * b;
+        div(a: f32, b: f32) -> f32 = a / b;
+        sqrt(a: f32) -> f32 = a.sqrt();
+        // f32::mul_add would be a library call where the target has no FMA.
+        fma(a: f32, b: f32, c: f32) -> f32 = a * b + c;
+        fnma(a: f32, b: f32, c: f32) -> f32 = c - a * b;
+        max(a: f32, b: f32) -> f32 = if a > b { a } else { b };
+        min(a: f32, b: f32) -> f32 = if a < b { a } else { b };
+        lt(a: f32, b: f32) -> bool = a < b;
+        eq(a: f32, b: f32) -> bool = a == b;
+        select(m: bool, a: f32, b: f32) -> f32 = if m { a } else { b };
+        bits(a: f32) -> i32 = a.to_bits() as i32;
+        from_bits(a: i32) -> f32 = f32::from_bits(a as u32);
+        to_float(a: i32) -> f32 = a as f32;
+        iadd(a: i32, b: i32) -> i32 = a.wrapping_add(b);
+        isub(a: i32, b: i32) -> i32 = a.wrapping_sub(b);
+        and(a: i32, b: i32) -> i32 = a & b;
+        or(a: i32, b: i32) -> i32 = a | b;
+    }
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> [f32; N] {
+        [x; N]
+    }
+    #[inline(always)]
+    fn isplat(self, x: i32) -> [i32; N] {
+        [x; N]
+    }
+    #[inline(always)]
+    fn shl<const K: i32>(self, a: [i32; N]) -> [i32; N] {
+        a.map(|a| a << K)
+    }
+    #[inline(always)]
+    fn sar<const K: i32>(self, a: [i32; N]) -> [i32; N] {
+        a.map(|a| a >> K)
+    }
+
+    #[inline(always)]
+    unsafe fn load_f32(self, p: *const f32) -> [f32; N] {
+        p.cast::<[f32; N]>().read_unaligned()
+    }
+    #[inline(always)]
+    unsafe fn store_f32(self, p: *mut f32, x: [f32; N]) {
+        p.cast::<[f32; N]>().write_unaligned(x)
+    }
+    #[inline(always)]
+    unsafe fn load_f16(self, p: *const u16) -> [f32; N] {
+        let bits = p.cast::<[u16; N]>().read_unaligned();
+        bits.map(|b| f16::from_bits(b).to_f32())
+    }
+    #[inline(always)]
+    unsafe fn store_f16(self, p: *mut u16, x: [f32; N]) {
+        let bits = x.map(|x| f16::from_f32(x).to_bits());
+        p.cast::<[u16; N]>().write_unaligned(bits)
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(self, p: *const u16) -> [f32; N] {
+        let bits = p.cast::<[u16; N]>().read_unaligned();
+        bits.map(|b| f32::from_bits((b as u32) << 16))
+    }
+    #[inline(always)]
+    unsafe fn store_bf16(self, p: *mut u16, x: [f32; N]) {
+        let bits = x.map(|x| bf16::from_f32(x).to_bits());
+        p.cast::<[u16; N]>().write_unaligned(bits)
+    }
+}

@@ -1,0 +1,76 @@
+use super::*;
+use half::{bf16, f16};
+
+/// Checks conversions, comparisons and reductions of one instruction set, lane by lane.
+struct Lanes<'a>(&'a [f32]);
+
+impl Kernel for Lanes<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let mut out32 = [0f32; MAX_LANES];
+        let mut out16 = [0u16; MAX_LANES];
+        for x in self.0.chunks_exact(S::LANES) {
+            // SAFETY: `x` has LANES values, the outputs at least as many.
+            unsafe {
+                let v = s.load_f32(x.as_ptr());
+                s.store_f16(out16.as_mut_ptr(), v);
+                for (&x, &bits) in x.iter().zip(&out16) {
+                    let want = f16::from_f32(x);
+                    assert!(same(want.to_f32(), f16::from_bits(bits).to_f32()), "f16({x})");
+                }
+                s.store_f32(out32.as_mut_ptr(), s.load_f16(out16.as_ptr()));
+                for (&bits, &wide) in out16.iter().zip(&out32[..S::LANES]) {
+                    assert!(same(f16::from_bits(bits).to_f32(), wide), "widen f16 {bits:#x}");
+                }
+                s.store_bf16(out16.as_mut_ptr(), v);
+                for (&x, &bits) in x.iter().zip(&out16) {
+                    let want = bf16::from_f32(x);
+                    assert!(same(want.to_f32(), bf16::from_bits(bits).to_f32()), "bf16({x})");
+                }
+                s.store_f32(out32.as_mut_ptr(), s.load_bf16(out16.as_ptr()));
+                for (&bits, &wide) in out16.iter().zip(&out32[..S::LANES]) {
+                    assert!(same(bf16::from_bits(bits).to_f32(), wide), "widen bf16 {bits:#x}");
+                }
+                let half = s.splat(0.5);
+                let (max, min) = (s.to_array(s.max(half, v)), s.to_array(s.min(half, v)));
+                let (neg, abs) = (s.to_array(s.neg(v)), s.to_array(s.abs(v)));
+                let sign = s.to_array(s.copysign(half, v));
+                for (i, &x) in x.iter().enumerate() {
+                    assert!(same(max[i], if 0.5 > x { 0.5 } else { x }), "max {x}");
+                    assert!(same(min[i], if 0.5 < x { 0.5 } else { x }), "min {x}");
+                    assert!(same(neg[i], -x) && same(abs[i], x.abs()), "sign of {x}");
+                    assert!(same(sign[i], 0.5f32.copysign(x)), "copysign {x}");
+                }
+                let total: f64 = x.iter().map(|&x| x as f64).sum();
+                if x.iter().all(|x| x.abs() < 1e3) {
+                    assert!((s.reduce_add(v) as f64 - total).abs() < 1e-2);
+                }
+                let largest = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                if !x.iter().any(|x| x.is_nan()) {
+                    assert_eq!(s.reduce_max(v), largest);
+                } else {
+                    assert!(s.reduce_max(v).is_nan());
+                }
+            }
+        }
+    }
+}
+
+fn same(a: f32, b: f32) -> bool {
+    (a.is_nan() && b.is_nan()) || a.to_bits() == b.to_bits()
+}
+
+#[test]
+fn every_instruction_set_agrees_with_scalar_code() {
+    // Every 13-bit step through all bit patterns, then the f16/bf16 ties and specials.
+    let mut x: Vec<f32> = (0..=u32::MAX >> 13).map(|i| f32::from_bits(i << 13)).collect();
+    x.extend((0..=u16::MAX).map(|b| f16::from_bits(b).to_f32() * (1.0 + f32::EPSILON)));
+    x.extend((0..=u16::MAX).map(|b| f32::from_bits((b as u32) << 16 | 0x8000)));
+    x.extend((0..2 * MAX_LANES).map(|i| i as f32 - 7.25));
+    for isa in Isa::available() {
+        // SAFETY: available on this machine.
+        unsafe { isa.run(Lanes(&x)) }
+    }
+}

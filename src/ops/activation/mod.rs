@@ -1,0 +1,204 @@
+//! Activations: `y = act(x)`, backward `dx = g · act′(x)`. Computed in f32 whatever the dtype.
+
+pub(crate) mod cpu;
+#[cfg(feature = "metal")]
+mod metal;
+
+use crate::check;
+#[cfg(feature = "metal")]
+use candle_core::MetalStorage;
+use candle_core::{CpuStorage, CustomOp1, CustomOp2, InplaceOp1, Layout, Result, Shape, Tensor};
+
+const NAME: &str = "activation";
+
+/// An activation function, as an op of its own or fused into another.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Act {
+    /// x
+    Identity,
+    /// max(x, 0); its derivative at 0 is 0
+    Relu,
+    /// max(x, 0)²
+    Relu2,
+    /// x, times the slope where negative
+    LeakyRelu(f32),
+    /// x·Φ(x) by the tanh approximation: ½x(1 + tanh(√(2/π)(x + 0.044715x³)))
+    Gelu,
+    /// x·Φ(x) with the exact normal distribution function Φ
+    GeluErf,
+    /// x·σ(x)
+    Silu,
+    /// σ(x) = 1 / (1 + e⁻ˣ)
+    Sigmoid,
+    /// tanh(x)
+    Tanh,
+    /// ln(1 + eˣ)
+    Softplus,
+}
+
+impl Act {
+    /// The snake_case name, as in kernel names.
+    pub fn name(self) -> &'static str {
+        match self {
+            Act::Identity => "identity",
+            Act::Relu => "relu",
+            Act::Relu2 => "relu2",
+            Act::LeakyRelu(_) => "leaky_relu",
+            Act::Gelu => "gelu",
+            Act::GeluErf => "gelu_erf",
+            Act::Silu => "silu",
+            Act::Sigmoid => "sigmoid",
+            Act::Tanh => "tanh",
+            Act::Softplus => "softplus",
+        }
+    }
+
+    /// The parameter that kernels take beside x.
+    #[cfg(feature = "metal")]
+    pub(crate) fn param(self) -> f32 {
+        match self {
+            Act::LeakyRelu(slope) => slope,
+            _ => 0.0,
+        }
+    }
+}
+
+/// `act(x)`, for f32, f16 and bf16 of any layout.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_fused::ops::{activation, Act};
+/// let x = Tensor::new(&[-1f32, 0., 2.], &Device::Cpu)?;
+/// let y = activation(&x, Act::Relu)?;
+/// assert_eq!(y.to_vec1::<f32>()?, [0., 0., 2.]);
+/// # candle_core::Result::Ok(())
+/// ```
+pub fn activation(x: &Tensor, act: Act) -> Result<Tensor> {
+    check::float(NAME, x)?;
+    if act == Act::Identity {
+        return Ok(x.clone());
+    }
+    if !check::served(x) {
+        return reference(x, act);
+    }
+    x.apply_op1(Activation(act))
+}
+
+/// `x = act(x)` in x's own memory, for inference.
+pub fn activation_inplace(x: &Tensor, act: Act) -> Result<()> {
+    check::float(NAME, x)?;
+    check::untracked(NAME, x)?;
+    x.inplace_op1(&Activation(act))
+}
+
+macro_rules! named {
+    ($($(#[$doc:meta])* $name:ident = $act:expr;)*) => {$(
+        $(#[$doc])*
+        pub fn $name(x: &Tensor) -> Result<Tensor> {
+            activation(x, $act)
+        }
+    )*};
+}
+
+named! {
+    /// max(x, 0)
+    relu = Act::Relu;
+    /// max(x, 0)²
+    relu2 = Act::Relu2;
+    /// The tanh form of GELU.
+    gelu = Act::Gelu;
+    /// The exact GELU.
+    gelu_erf = Act::GeluErf;
+    /// x·σ(x)
+    silu = Act::Silu;
+    /// 1 / (1 + e⁻ˣ)
+    sigmoid = Act::Sigmoid;
+    /// tanh(x)
+    tanh = Act::Tanh;
+    /// ln(1 + eˣ)
+    softplus = Act::Softplus;
+}
+
+/// x, times `slope` where negative.
+pub fn leaky_relu(x: &Tensor, slope: f32) -> Result<Tensor> {
+    activation(x, Act::LeakyRelu(slope))
+}
+
+/// [`activation`] as a CustomOp, out of place and in place.
+#[derive(Clone, Copy, Debug)]
+pub struct Activation(pub Act);
+
+impl CustomOp1 for Activation {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+    fn cpu_fwd(&self, x: &CpuStorage, l: &Layout) -> Result<(CpuStorage, Shape)> {
+        cpu::forward(self.0, x, l)
+    }
+    #[cfg(feature = "metal")]
+    fn metal_fwd(&self, x: &MetalStorage, l: &Layout) -> Result<(MetalStorage, Shape)> {
+        metal::forward(self.0, x, l)
+    }
+    fn bwd(&self, x: &Tensor, _: &Tensor, grad_out: &Tensor) -> Result<Option<Tensor>> {
+        x.apply_op2(grad_out, ActivationBwd(self.0)).map(Some)
+    }
+}
+
+impl InplaceOp1 for Activation {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+    fn cpu_fwd(&self, x: &mut CpuStorage, l: &Layout) -> Result<()> {
+        cpu::forward_inplace(self.0, x, l)
+    }
+    #[cfg(feature = "metal")]
+    fn metal_fwd(&self, x: &mut MetalStorage, l: &Layout) -> Result<()> {
+        metal::forward_inplace(self.0, x, l)
+    }
+}
+
+/// `(x, g) → g · act′(x)`
+#[derive(Clone, Copy, Debug)]
+pub struct ActivationBwd(pub Act);
+
+impl CustomOp2 for ActivationBwd {
+    fn name(&self) -> &'static str {
+        "activation_bwd"
+    }
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        xl: &Layout,
+        g: &CpuStorage,
+        gl: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        cpu::backward(self.0, (x, xl), (g, gl))
+    }
+    #[cfg(feature = "metal")]
+    fn metal_fwd(
+        &self,
+        x: &MetalStorage,
+        xl: &Layout,
+        g: &MetalStorage,
+        gl: &Layout,
+    ) -> Result<(MetalStorage, Shape)> {
+        metal::backward(self.0, (x, xl), (g, gl))
+    }
+}
+
+/// The composition of stock ops that [`activation`] replaces.
+pub fn reference(x: &Tensor, act: Act) -> Result<Tensor> {
+    match act {
+        Act::Identity => Ok(x.clone()),
+        Act::Relu => x.relu(),
+        Act::Relu2 => x.relu()?.sqr(),
+        Act::LeakyRelu(slope) => candle_nn::ops::leaky_relu(x, slope as f64),
+        Act::Gelu => x.gelu(),
+        Act::GeluErf => x.gelu_erf(),
+        Act::Silu => x.silu(),
+        Act::Sigmoid => candle_nn::ops::sigmoid(x),
+        Act::Tanh => x.tanh(),
+        // ln(1 + eˣ) = max(x, 0) + ln(1 + e^−|x|) never overflows.
+        Act::Softplus => x.relu()? + (x.abs()?.neg()?.exp()? + 1.0)?.log()?,
+    }
+}
