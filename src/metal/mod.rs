@@ -34,6 +34,8 @@ mod launch;
 mod library;
 #[cfg(feature = "metal")]
 mod operand;
+#[cfg(all(feature = "metal", test))]
+mod tests;
 
 pub use error::MetalError;
 pub use options::{options, set_options, LanguageVersion, Options};

@@ -108,12 +108,17 @@ pub(crate) fn snapshot() -> (u64, Options) {
         .clone()
 }
 
+/// Held by tests that change options or count compilations.
+#[cfg(test)]
+pub(crate) static TEST_LOCK: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn only_a_change_counts() {
+        let _lock = TEST_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let (before, saved) = snapshot();
         set_options(saved.clone());
         assert_eq!(generation(), before);
