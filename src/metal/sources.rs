@@ -24,7 +24,7 @@ impl Source {
         }
         for part in [&COMMON, self] {
             let code = match &options.source_dir {
-                Some(dir) => part.from_dir(dir)?,
+                Some(dir) => part.read_in(dir)?,
                 None => None,
             };
             let code = code.as_deref().unwrap_or(part.code);
@@ -33,7 +33,7 @@ impl Source {
         Ok(text)
     }
 
-    fn from_dir(&self, dir: &Path) -> io::Result<Option<String>> {
+    fn read_in(&self, dir: &Path) -> io::Result<Option<String>> {
         match std::fs::read_to_string(dir.join(self.name).with_extension("metal")) {
             Ok(code) => Ok(Some(code)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
