@@ -101,7 +101,7 @@ impl<'a> Operand<'a> {
 
     /// Whether vectors of so many bytes may be loaded from the first element on. Buffers themselves begin at a page.
     pub(crate) fn is_aligned(&self, bytes: usize) -> bool {
-        self.offset % bytes == 0
+        self.offset.is_multiple_of(bytes)
     }
 }
 
