@@ -8,7 +8,10 @@ pub fn error(op: &str, message: impl std::fmt::Display) -> Error {
 }
 
 pub fn unsupported_dtype(op: &str, dtype: DType) -> Error {
-    error(op, format_args!("dtype {dtype:?} given, f32, f16 or bf16 accepted"))
+    error(
+        op,
+        format_args!("dtype {dtype:?} given, f32, f16 or bf16 accepted"),
+    )
 }
 
 /// A floating-point tensor. f64 passes: it is computed by the composed reference.
@@ -22,7 +25,10 @@ pub fn float(op: &str, x: &Tensor) -> Result<()> {
 /// At least one dim.
 pub fn has_dims(op: &str, x: &Tensor) -> Result<()> {
     if x.rank() == 0 {
-        return Err(error(op, "a scalar (rank 0) given, rank 1 or more accepted"));
+        return Err(error(
+            op,
+            "a scalar (rank 0) given, rank 1 or more accepted",
+        ));
     }
     Ok(())
 }
@@ -31,7 +37,10 @@ pub fn has_dims(op: &str, x: &Tensor) -> Result<()> {
 pub fn alike(op: &str, x: &Tensor, name: &str, other: &Tensor) -> Result<()> {
     if x.dtype() != other.dtype() {
         let (a, b) = (other.dtype(), x.dtype());
-        return Err(error(op, format_args!("{name} has dtype {a:?}, x has {b:?}")));
+        return Err(error(
+            op,
+            format_args!("{name} has dtype {a:?}, x has {b:?}"),
+        ));
     }
     if !x.device().same_device(other.device()) {
         let (a, b) = (other.device().location(), x.device().location());
@@ -44,7 +53,10 @@ pub fn alike(op: &str, x: &Tensor, name: &str, other: &Tensor) -> Result<()> {
 pub fn same_shape(op: &str, x: &Tensor, name: &str, other: &Tensor) -> Result<()> {
     if x.dims() != other.dims() {
         let (a, b) = (other.shape(), x.shape());
-        return Err(error(op, format_args!("{name} has shape {a:?}, x has {b:?}")));
+        return Err(error(
+            op,
+            format_args!("{name} has shape {a:?}, x has {b:?}"),
+        ));
     }
     Ok(())
 }
@@ -53,7 +65,8 @@ pub fn same_shape(op: &str, x: &Tensor, name: &str, other: &Tensor) -> Result<()
 pub fn broadcasts(op: &str, x: &Tensor, name: &str, other: &Tensor) -> Result<()> {
     if other.layout().broadcast_as(x.shape()).is_err() {
         let (a, b) = (other.shape(), x.shape());
-        let message = format_args!("{name} of shape {a:?} does not broadcast to x's {b:?}").to_string();
+        let message =
+            format_args!("{name} of shape {a:?} does not broadcast to x's {b:?}").to_string();
         return Err(error(op, message));
     }
     Ok(())
@@ -73,7 +86,10 @@ pub fn over_last_dim(op: &str, x: &Tensor, name: &str, other: &Tensor) -> Result
 /// A positive, finite epsilon.
 pub fn eps(op: &str, eps: f64) -> Result<()> {
     if !(eps > 0.0 && eps.is_finite()) {
-        return Err(error(op, format_args!("eps is {eps}, a positive number is accepted")));
+        return Err(error(
+            op,
+            format_args!("eps is {eps}, a positive number is accepted"),
+        ));
     }
     Ok(())
 }

@@ -2,4 +2,6 @@
 
 mod check;
 mod cpu;
+#[cfg(any(feature = "metal", test))]
+pub mod metal;
 pub mod ops;

@@ -72,5 +72,23 @@ macro_rules! element {
 }
 
 element!(f32, F32, 0.0, f32, load_f32, store_f32, |x| x, |x| x);
-element!(f16, F16, f16::ZERO, u16, load_f16, store_f16, f16::to_f32, f16::from_f32);
-element!(bf16, BF16, bf16::ZERO, u16, load_bf16, store_bf16, bf16::to_f32, bf16::from_f32);
+element!(
+    f16,
+    F16,
+    f16::ZERO,
+    u16,
+    load_f16,
+    store_f16,
+    f16::to_f32,
+    f16::from_f32
+);
+element!(
+    bf16,
+    BF16,
+    bf16::ZERO,
+    u16,
+    load_bf16,
+    store_bf16,
+    bf16::to_f32,
+    bf16::from_f32
+);

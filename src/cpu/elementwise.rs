@@ -26,11 +26,19 @@ pub struct Walk {
 
 impl Walk {
     pub fn contiguous(n: usize) -> Self {
-        Walk { start: 0, len: n, stride: n }
+        Walk {
+            start: 0,
+            len: n,
+            stride: n,
+        }
     }
     /// Row halves of a tensor whose last dim is 2·`len`; `half` is 0 or 1.
     pub fn half(len: usize, half: usize) -> Self {
-        Walk { start: half * len, len, stride: 2 * len }
+        Walk {
+            start: half * len,
+            len,
+            stride: 2 * len,
+        }
     }
 }
 
@@ -46,7 +54,11 @@ impl<'a, T: Element> Input<'a, T> {
         if !data.is_empty() && data.len() < MIN_PERIOD {
             data = Cow::Owned(data.repeat(MIN_PERIOD.div_ceil(data.len())));
         }
-        let walk = Walk { start: 0, len: data.len(), stride: 0 };
+        let walk = Walk {
+            start: 0,
+            len: data.len(),
+            stride: 0,
+        };
         Self(data, walk)
     }
     /// Element i is `data[i]`; `data` is as long as the output.
@@ -75,7 +87,10 @@ pub fn map<T: Element, const I: usize, const O: usize>(
     inputs: [Input<'_, T>; I],
     map: impl Map<I, O>,
 ) -> Vec<T> {
-    let walks = from_fn(|o| Walk { start: o * n, ..Walk::contiguous(n) });
+    let walks = from_fn(|o| Walk {
+        start: o * n,
+        ..Walk::contiguous(n)
+    });
     map_to(n, inputs, walks, map)
 }
 
@@ -86,7 +101,9 @@ pub fn map_to<T: Element, const I: usize, const O: usize>(
     walks: [Walk; O],
     map: impl Map<I, O>,
 ) -> Vec<T> {
-    let inputs = inputs.each_ref().map(|i| Cursor::new(i.0.as_ptr().cast_mut(), i.1));
+    let inputs = inputs
+        .each_ref()
+        .map(|i| Cursor::new(i.0.as_ptr().cast_mut(), i.1));
     // SAFETY: the walks cover the O·n elements; inputs live until the end of this function.
     unsafe {
         alloc::build(n * O, |p: *mut T| {
@@ -103,7 +120,9 @@ pub fn map_in_place<T: Element, const I: usize>(
 ) {
     let n = data.len();
     let own = Cursor::new(data.as_mut_ptr(), Walk::contiguous(n));
-    let inputs = inputs.each_ref().map(|i| Cursor::new(i.0.as_ptr().cast_mut(), i.1));
+    let inputs = inputs
+        .each_ref()
+        .map(|i| Cursor::new(i.0.as_ptr().cast_mut(), i.1));
     map.run_in_place(n, own, inputs);
 }
 
@@ -139,7 +158,12 @@ pub struct Cursor<T> {
 
 impl<T: Element> Cursor<T> {
     fn new(data: *mut T, walk: Walk) -> Self {
-        Cursor { data: Shared::new(data), walk, at: walk.start, run: walk.len }
+        Cursor {
+            data: Shared::new(data),
+            walk,
+            at: walk.start,
+            run: walk.len,
+        }
     }
     fn seek(mut self, i: usize) -> Self {
         let Walk { start, len, stride } = self.walk;

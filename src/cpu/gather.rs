@@ -176,9 +176,19 @@ mod tests {
             x.permute((3, 1, 0, 2)).unwrap(),
             x.narrow(3, 5, 20).unwrap(),
             x.narrow(2, 1, 68).unwrap().transpose(1, 2).unwrap(),
-            x.narrow(0, 1, 1).unwrap().broadcast_as((4, 3, 70, 41)).unwrap(),
+            x.narrow(0, 1, 1)
+                .unwrap()
+                .broadcast_as((4, 3, 70, 41))
+                .unwrap(),
             x.narrow(3, 0, 0).unwrap(),
-            x.get(0).unwrap().get(0).unwrap().get(0).unwrap().get(0).unwrap(),
+            x.get(0)
+                .unwrap()
+                .get(0)
+                .unwrap()
+                .get(0)
+                .unwrap()
+                .get(0)
+                .unwrap(),
         ]
     }
 
@@ -194,7 +204,12 @@ mod tests {
     fn gathers_what_candle_reads() {
         for x in layouts() {
             let want = x.flatten_all().unwrap().to_vec1::<f32>().unwrap();
-            assert_eq!(&*contiguous(&data(&x), x.layout()), &want[..], "{:?}", x.layout());
+            assert_eq!(
+                &*contiguous(&data(&x), x.layout()),
+                &want[..],
+                "{:?}",
+                x.layout()
+            );
             let all = data(&x);
             let period = periodic(&all, x.layout());
             for (i, w) in want.iter().enumerate() {
@@ -205,13 +220,23 @@ mod tests {
 
     #[test]
     fn scatter_inverts_gather() {
-        for x in layouts().into_iter().filter(|x| !x.layout().stride().contains(&0)) {
+        for x in layouts()
+            .into_iter()
+            .filter(|x| !x.layout().stride().contains(&0))
+        {
             let (mut all, before) = (data(&x), data(&x));
-            update(&mut all, x.layout(), |v| v.iter_mut().for_each(|v| *v += 1e6));
+            update(&mut all, x.layout(), |v| {
+                v.iter_mut().for_each(|v| *v += 1e6)
+            });
             let changed = all.iter().zip(&before).filter(|(a, b)| a != b).count();
             assert_eq!(changed, x.elem_count());
             let got = contiguous(&all, x.layout()).into_owned();
-            let want = (&x + 1e6).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+            let want = (&x + 1e6)
+                .unwrap()
+                .flatten_all()
+                .unwrap()
+                .to_vec1::<f32>()
+                .unwrap();
             assert_eq!(got, want);
         }
     }

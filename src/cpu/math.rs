@@ -76,10 +76,7 @@ pub fn log<S: Simd>(s: S, x: S::F) -> S::F {
     let offset = s.isplat(std::f32::consts::FRAC_1_SQRT_2.to_bits() as i32);
     let e = s.sar::<23>(s.isub(s.bits(scaled), offset));
     let m = s.from_bits(s.isub(s.bits(scaled), s.shl::<23>(e)));
-    let e = s.sub(
-        s.to_float(e),
-        s.select(tiny, s.splat(23.0), s.splat(0.0)),
-    );
+    let e = s.sub(s.to_float(e), s.select(tiny, s.splat(23.0), s.splat(0.0)));
     let f = s.sub(m, s.splat(1.0));
     let y = log1p_reduced(s, f, e);
     let y = s.select(s.lt(x, s.splat(f32::INFINITY)), y, x); // +inf and NaN

@@ -19,7 +19,11 @@ impl Kernel for Eval<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        for (x, y) in self.1.chunks_exact(S::LANES).zip(self.2.chunks_exact_mut(S::LANES)) {
+        for (x, y) in self
+            .1
+            .chunks_exact(S::LANES)
+            .zip(self.2.chunks_exact_mut(S::LANES))
+        {
             // SAFETY: both chunks have LANES values.
             unsafe {
                 let v = s.load_f32(x.as_ptr());
@@ -110,7 +114,12 @@ fn check(name: &str, f: F, bound: f64, xs: &[f32], oracle: impl Fn(f64) -> f64) 
                 worst = (e, x);
             }
         }
-        assert!(worst.0 <= bound, "{name} {isa:?}: {} ulp at {:e}", worst.0, worst.1);
+        assert!(
+            worst.0 <= bound,
+            "{name} {isa:?}: {} ulp at {:e}",
+            worst.0,
+            worst.1
+        );
         println!("{name} {isa:?}: max {:.2} ulp at {:e}", worst.0, worst.1);
     }
 }
@@ -132,7 +141,9 @@ fn tanh_ulps() {
 
 #[test]
 fn sigmoid_ulps() {
-    check("sigmoid", F::Sigmoid, 4.0, &whole_range(), |x| 1.0 / (1.0 + (-x).exp()));
+    check("sigmoid", F::Sigmoid, 4.0, &whole_range(), |x| {
+        1.0 / (1.0 + (-x).exp())
+    });
 }
 
 #[test]
@@ -142,14 +153,20 @@ fn erf_ulps() {
 
 #[test]
 fn normal_cdf_ulps() {
-    let normal: Vec<f32> = whole_range().into_iter().filter(|x| !(*x < -12.5)).collect();
+    let normal: Vec<f32> = whole_range()
+        .into_iter()
+        .filter(|x| !(*x < -12.5))
+        .collect();
     let cdf = |x: f64| 0.5 * erfc64(-x / std::f64::consts::SQRT_2);
     check("normal_cdf", F::NormalCdf, 8.0, &normal, cdf);
 }
 
 #[test]
 fn log1p_unit_ulps() {
-    let unit: Vec<f32> = whole_range().into_iter().filter(|x| (0.0..=1.0).contains(x)).collect();
+    let unit: Vec<f32> = whole_range()
+        .into_iter()
+        .filter(|x| (0.0..=1.0).contains(x))
+        .collect();
     check("log1p_unit", F::Log1pUnit, 2.0, &unit, f64::ln_1p);
 }
 
@@ -159,7 +176,10 @@ fn specials() {
     for isa in Isa::available() {
         let xs = [inf, -inf, nan, 0.0, -0.0, 1e-40, -1e-40];
         let exp = eval(isa, F::Exp, &xs);
-        assert_eq!((exp[0], exp[1], exp[3], exp[4], exp[5]), (inf, 0.0, 1.0, 1.0, 1.0));
+        assert_eq!(
+            (exp[0], exp[1], exp[3], exp[4], exp[5]),
+            (inf, 0.0, 1.0, 1.0, 1.0)
+        );
         let log = eval(isa, F::Log, &xs);
         assert_eq!((log[0], log[3], log[4]), (inf, -inf, -inf));
         assert!(log[1].is_nan() && log[6].is_nan());

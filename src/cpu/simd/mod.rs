@@ -123,9 +123,10 @@ pub trait Simd: Copy + Send + Sync + 'static {
     #[inline(always)]
     fn reduce_max(self, a: Self::F) -> f32 {
         let lanes = self.to_array(a);
-        lanes[..Self::LANES]
-            .iter()
-            .fold(f32::NEG_INFINITY, |m, &x| if m > x || m.is_nan() { m } else { x })
+        lanes[..Self::LANES].iter().fold(
+            f32::NEG_INFINITY,
+            |m, &x| if m > x || m.is_nan() { m } else { x },
+        )
     }
 }
 

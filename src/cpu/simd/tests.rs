@@ -18,20 +18,32 @@ impl Kernel for Lanes<'_> {
                 s.store_f16(out16.as_mut_ptr(), v);
                 for (&x, &bits) in x.iter().zip(&out16) {
                     let want = f16::from_f32(x);
-                    assert!(same(want.to_f32(), f16::from_bits(bits).to_f32()), "f16({x})");
+                    assert!(
+                        same(want.to_f32(), f16::from_bits(bits).to_f32()),
+                        "f16({x})"
+                    );
                 }
                 s.store_f32(out32.as_mut_ptr(), s.load_f16(out16.as_ptr()));
                 for (&bits, &wide) in out16.iter().zip(&out32[..S::LANES]) {
-                    assert!(same(f16::from_bits(bits).to_f32(), wide), "widen f16 {bits:#x}");
+                    assert!(
+                        same(f16::from_bits(bits).to_f32(), wide),
+                        "widen f16 {bits:#x}"
+                    );
                 }
                 s.store_bf16(out16.as_mut_ptr(), v);
                 for (&x, &bits) in x.iter().zip(&out16) {
                     let want = bf16::from_f32(x);
-                    assert!(same(want.to_f32(), bf16::from_bits(bits).to_f32()), "bf16({x})");
+                    assert!(
+                        same(want.to_f32(), bf16::from_bits(bits).to_f32()),
+                        "bf16({x})"
+                    );
                 }
                 s.store_f32(out32.as_mut_ptr(), s.load_bf16(out16.as_ptr()));
                 for (&bits, &wide) in out16.iter().zip(&out32[..S::LANES]) {
-                    assert!(same(bf16::from_bits(bits).to_f32(), wide), "widen bf16 {bits:#x}");
+                    assert!(
+                        same(bf16::from_bits(bits).to_f32(), wide),
+                        "widen bf16 {bits:#x}"
+                    );
                 }
                 let half = s.splat(0.5);
                 let (max, min) = (s.to_array(s.max(half, v)), s.to_array(s.min(half, v)));
@@ -65,7 +77,9 @@ fn same(a: f32, b: f32) -> bool {
 #[test]
 fn every_instruction_set_agrees_with_scalar_code() {
     // Every 13-bit step through all bit patterns, then the f16/bf16 ties and specials.
-    let mut x: Vec<f32> = (0..=u32::MAX >> 13).map(|i| f32::from_bits(i << 13)).collect();
+    let mut x: Vec<f32> = (0..=u32::MAX >> 13)
+        .map(|i| f32::from_bits(i << 13))
+        .collect();
     x.extend((0..=u16::MAX).map(|b| f16::from_bits(b).to_f32() * (1.0 + f32::EPSILON)));
     x.extend((0..=u16::MAX).map(|b| f32::from_bits((b as u32) << 16 | 0x8000)));
     x.extend((0..2 * MAX_LANES).map(|i| i as f32 - 7.25));

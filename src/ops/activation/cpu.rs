@@ -78,7 +78,11 @@ act_fns! {
 /// The factor of x in the tanh GELU: ½(1 + tanh u) = σ(2u).
 #[inline(always)]
 fn gelu_gate<S: Simd>(s: S, x: S::F) -> S::F {
-    let cubic = s.fma(s.mul(x, x), s.splat(GELU_TWO_ALPHA * GELU_CUBIC), s.splat(GELU_TWO_ALPHA));
+    let cubic = s.fma(
+        s.mul(x, x),
+        s.splat(GELU_TWO_ALPHA * GELU_CUBIC),
+        s.splat(GELU_TWO_ALPHA),
+    );
     math::sigmoid(s, s.mul(x, cubic))
 }
 

@@ -1,0 +1,152 @@
+//! One dispatch of one kernel. Nothing else in the crate touches an encoder, so hazards are right in one place.
+
+use super::error::MetalError;
+use super::grid::Grid;
+use super::library;
+use super::operand::Operand;
+use super::sources::Source;
+use candle_core::{MetalDevice, Result};
+use candle_metal_kernels::metal::{Buffer, ComputePipeline};
+use objc2_metal::MTLSize;
+use std::ffi::c_void;
+use std::marker::PhantomData;
+
+/// Threadgroup memory of every Apple GPU, in bytes.
+const MAX_THREADGROUP_MEMORY: usize = 32 * 1024;
+
+/// Binds arguments in the order of their `[[buffer(n)]]` and dispatches.
+///
+/// Candle's encoder runs dispatches concurrently on untracked buffers; it inserts barriers by what is bound as input and
+/// as output for each dispatch. Whatever a kernel writes must therefore be bound by `output` or `inout`.
+pub(crate) struct Launch<'a> {
+    device: &'a MetalDevice,
+    kernel: String,
+    pipeline: ComputePipeline,
+    bindings: Vec<Binding<'a>>,
+    threadgroup_memory: usize,
+}
+
+enum Binding<'a> {
+    Input(&'a Buffer, usize),
+    Output(&'a Buffer, usize),
+    Bytes {
+        data: *const c_void,
+        len: usize,
+        lives: PhantomData<&'a ()>,
+    },
+}
+
+impl<'a> Launch<'a> {
+    pub(crate) fn new(
+        device: &'a MetalDevice,
+        source: &'static Source,
+        kernel: &str,
+    ) -> Result<Self> {
+        let pipeline = library::pipeline(device.metal_device(), source, kernel)?;
+        Ok(Self {
+            device,
+            kernel: kernel.to_string(),
+            pipeline,
+            bindings: Vec::with_capacity(8),
+            threadgroup_memory: 0,
+        })
+    }
+
+    /// The next argument, read.
+    pub(crate) fn input(self, operand: &'a Operand<'_>) -> Self {
+        self.bind(Binding::Input(operand.buffer(), operand.offset()))
+    }
+
+    /// The next argument, read: what an earlier launch has written.
+    pub(crate) fn input_buffer(self, buffer: &'a Buffer) -> Self {
+        self.bind(Binding::Input(buffer, 0))
+    }
+
+    /// The next argument, written.
+    pub(crate) fn output(self, buffer: &'a Buffer) -> Self {
+        self.bind(Binding::Output(buffer, 0))
+    }
+
+    /// The next argument, written from a byte offset on.
+    pub(crate) fn output_at(self, buffer: &'a Buffer, offset: usize) -> Self {
+        self.bind(Binding::Output(buffer, offset))
+    }
+
+    /// The next argument, read and written. An output binding orders both.
+    pub(crate) fn inout(self, operand: &'a Operand<'_>) -> Self {
+        self.bind(Binding::Output(operand.buffer(), operand.offset()))
+    }
+
+    /// The next argument, a `#[repr(C)]` struct that mirrors one of the kernel's.
+    pub(crate) fn params<P: Copy + 'static>(self, params: &'a P) -> Self {
+        const {
+            assert!(
+                size_of::<P>() > 0 && size_of::<P>() < 4096,
+                "setBytes takes 1 to 4095 bytes"
+            )
+        };
+        let data = std::ptr::from_ref(params).cast();
+        self.bind(Binding::Bytes {
+            data,
+            len: size_of::<P>(),
+            lives: PhantomData,
+        })
+    }
+
+    /// Bytes behind the kernel's `[[threadgroup(0)]]` argument.
+    pub(crate) fn threadgroup_memory(mut self, bytes: usize) -> Self {
+        self.threadgroup_memory = bytes.next_multiple_of(16);
+        self
+    }
+
+    /// Encodes the dispatch. Candle's device is locked only in here, so outputs can be allocated up to this call.
+    pub(crate) fn run(self, grid: Grid) -> Result<()> {
+        let invalid = |reason| MetalError::InvalidDispatch {
+            kernel: self.kernel.clone(),
+            reason,
+        };
+        let grid = grid
+            .fit(self.pipeline.max_total_threads_per_threadgroup())
+            .map_err(invalid)?;
+        if self.threadgroup_memory > MAX_THREADGROUP_MEMORY {
+            let reason = format!(
+                "{} bytes of threadgroup memory, at most {MAX_THREADGROUP_MEMORY}",
+                self.threadgroup_memory
+            );
+            return Err(invalid(reason).into());
+        }
+
+        let guard = self.device.command_encoder()?;
+        let encoder = guard.as_ref();
+        encoder.set_compute_pipeline_state(&self.pipeline);
+        for (index, binding) in self.bindings.iter().enumerate() {
+            match *binding {
+                Binding::Input(buffer, offset) => {
+                    encoder.set_input_buffer(index, Some(buffer), offset)
+                }
+                Binding::Output(buffer, offset) => {
+                    encoder.set_output_buffer(index, Some(buffer), offset)
+                }
+                Binding::Bytes { data, len, .. } => encoder.set_bytes_directly(index, len, data),
+            }
+        }
+        if self.threadgroup_memory > 0 {
+            encoder.set_threadgroup_memory_length(0, self.threadgroup_memory);
+        }
+        encoder.dispatch_thread_groups(size(grid.groups), size(grid.threads));
+        Ok(())
+    }
+
+    fn bind(mut self, binding: Binding<'a>) -> Self {
+        self.bindings.push(binding);
+        self
+    }
+}
+
+fn size([width, height, depth]: [usize; 3]) -> MTLSize {
+    MTLSize {
+        width,
+        height,
+        depth,
+    }
+}

@@ -1,0 +1,53 @@
+//! The Metal host layer: compile options, kernel cache, launches.
+//!
+//! Kernels are compiled from source when first used, by [`Options`] that apply to the whole process, and kept for its
+//! life. [`precompile`] does it ahead of time:
+//!
+//! ```no_run
+//! # fn main() -> candle_core::Result<()> {
+//! use candle_core::Device;
+//! use candle_fused::metal;
+//!
+//! let device = if metal::is_available() { Device::new_metal(0)? } else { Device::Cpu };
+//! metal::precompile(&device)?;
+//! # Ok(())
+//! # }
+//! ```
+
+// Ops are about to use what is unused so far.
+#![allow(dead_code, unused_imports)]
+
+// What only computes has no need of a device: its tests run on every machine.
+pub(crate) mod broadcast;
+mod error;
+pub(crate) mod grid;
+mod options;
+pub(crate) mod sources;
+
+#[cfg(feature = "metal")]
+mod device;
+#[cfg(feature = "metal")]
+mod in_place;
+#[cfg(feature = "metal")]
+mod launch;
+#[cfg(feature = "metal")]
+mod library;
+#[cfg(feature = "metal")]
+mod operand;
+#[cfg(all(feature = "metal", test))]
+mod tests;
+
+pub use error::MetalError;
+pub use options::{options, set_options, LanguageVersion, Options};
+
+#[cfg(feature = "metal")]
+pub use {
+    device::{device_info, is_available, DeviceInfo},
+    library::{cache_stats, clear_cache, precompile, CacheStats},
+};
+#[cfg(feature = "metal")]
+pub(crate) use {
+    in_place::InPlace,
+    launch::Launch,
+    operand::{aligned4, alloc, dtype_name, finish, Operand},
+};

@@ -1,0 +1,149 @@
+//! Tensors as kernels want them: a buffer, a byte offset, and a rule for the index.
+
+use super::broadcast::{without_front, Broadcast};
+use candle_core::backend::BackendStorage;
+use candle_core::{DType, Error, Layout, MetalDevice, MetalStorage, Result};
+use candle_metal_kernels::metal::Buffer;
+use std::sync::Arc;
+
+/// A buffer of the storage itself, or of a copy. A copy has to be held as the `Arc` that Candle's pool counts:
+/// otherwise the pool would hand the same memory out again, for the output of the very launch that reads it.
+enum Held<'a> {
+    Borrowed(&'a Buffer),
+    Copied(Arc<Buffer>),
+}
+
+/// An argument of a kernel. Element `i` of its shape is `buffer[(i / repeat) % period]` from `offset` on.
+pub(crate) struct Operand<'a> {
+    held: Held<'a>,
+    offset: usize,
+    count: usize,
+    period: usize,
+    repeat: usize,
+    dtype: DType,
+}
+
+impl<'a> Operand<'a> {
+    /// Every element in its place: `period == count`. Other layouts are copied.
+    pub(crate) fn contiguous(storage: &'a MetalStorage, layout: &Layout) -> Result<Self> {
+        let count = layout.shape().elem_count();
+        Self::dense(storage, layout, count, 1)
+    }
+
+    /// Read with `i % period`: dims broadcast at the front are not materialised.
+    pub(crate) fn periodic(storage: &'a MetalStorage, layout: &Layout) -> Result<Self> {
+        Self::dense(
+            storage,
+            &without_front(layout),
+            layout.shape().elem_count(),
+            1,
+        )
+    }
+
+    /// Read with `(i / repeat) % period`: dims broadcast at either end are not materialised.
+    pub(crate) fn broadcast(storage: &'a MetalStorage, layout: &Layout) -> Result<Self> {
+        let Broadcast { core, repeat, .. } = Broadcast::new(layout);
+        Self::dense(storage, &core, layout.shape().elem_count(), repeat)
+    }
+
+    fn dense(
+        storage: &'a MetalStorage,
+        core: &Layout,
+        count: usize,
+        repeat: usize,
+    ) -> Result<Self> {
+        let (held, offset) = match core.contiguous_offsets() {
+            Some((start, _)) => (
+                Held::Borrowed(storage.buffer()),
+                start * storage.dtype().size_in_bytes(),
+            ),
+            None => (Held::Copied(copy(storage, core)?), 0),
+        };
+        let period = core.shape().elem_count();
+        Ok(Self {
+            held,
+            offset,
+            count,
+            period,
+            repeat,
+            dtype: storage.dtype(),
+        })
+    }
+
+    pub(crate) fn buffer(&self) -> &Buffer {
+        match &self.held {
+            Held::Borrowed(buffer) => buffer,
+            Held::Copied(buffer) => buffer,
+        }
+    }
+
+    /// Where the elements begin, in bytes.
+    pub(crate) fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// Elements of the shape, broadcast dims included.
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    pub(crate) fn period(&self) -> usize {
+        self.period
+    }
+
+    pub(crate) fn repeat(&self) -> usize {
+        self.repeat
+    }
+
+    pub(crate) fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Whether vectors of so many bytes may be loaded from the first element on. Buffers themselves begin at a page.
+    pub(crate) fn is_aligned(&self, bytes: usize) -> bool {
+        self.offset.is_multiple_of(bytes)
+    }
+}
+
+/// Fresh memory for an output; its content is whatever the pool left there.
+pub(crate) fn alloc(device: &MetalDevice, count: usize, dtype: DType) -> Result<Arc<Buffer>> {
+    device
+        .new_buffer_builder()
+        .with_size_for(count, dtype)
+        .build()
+}
+
+/// An output that a launch has written, as the storage that an op returns.
+pub(crate) fn finish(
+    buffer: Arc<Buffer>,
+    device: &MetalDevice,
+    count: usize,
+    dtype: DType,
+) -> MetalStorage {
+    MetalStorage::new(buffer, device.clone(), count, dtype)
+}
+
+/// The last part of a kernel's name.
+pub(crate) fn dtype_name(dtype: DType, op: &'static str) -> Result<&'static str> {
+    match dtype {
+        DType::F32 => Ok("f32"),
+        DType::F16 => Ok("f16"),
+        DType::BF16 => Ok("bf16"),
+        other => Err(Error::UnsupportedDTypeForOp(other, op).bt()),
+    }
+}
+
+fn copy(storage: &MetalStorage, layout: &Layout) -> Result<Arc<Buffer>> {
+    let device = storage.device();
+    let count = layout.shape().elem_count();
+    let buffer = alloc(device, count, storage.dtype())?;
+    let mut copy = finish(buffer.clone(), device, count, storage.dtype());
+    storage.copy_strided_src(&mut copy, 0, layout)?;
+    Ok(buffer)
+}
+
+/// Whether a kernel may read all operands four elements at a time, as its `aligned` parameter.
+pub(crate) fn aligned4(operands: &[&Operand]) -> u32 {
+    let aligned = |o: &&Operand| o.is_aligned(4 * o.dtype().size_in_bytes());
+    u32::from(operands.iter().all(aligned))
+}

@@ -1,0 +1,109 @@
+//! The kernel sources: one line for each `kernels/<op>.metal`.
+
+use super::options::Options;
+use std::io;
+use std::path::Path;
+
+/// The text of one library; it is compiled behind `common.metal`.
+#[derive(Debug)]
+pub(crate) struct Source {
+    pub(crate) name: &'static str,
+    pub(crate) code: &'static str,
+}
+
+impl Source {
+    const fn new(name: &'static str, code: &'static str) -> Self {
+        Self { name, code }
+    }
+
+    /// All that the compiler gets to see. `#line` lets it name the file in its messages.
+    pub(crate) fn text(&self, options: &Options) -> io::Result<String> {
+        let mut text = String::new();
+        for (name, value) in &options.defines {
+            text += &format!("#define {name} {value}\n");
+        }
+        for part in [&COMMON, self] {
+            let code = match &options.source_dir {
+                Some(dir) => part.read_in(dir)?,
+                None => None,
+            };
+            let code = code.as_deref().unwrap_or(part.code);
+            text += &format!("#line 1 \"{}.metal\"\n{code}\n", part.name);
+        }
+        Ok(text)
+    }
+
+    fn read_in(&self, dir: &Path) -> io::Result<Option<String>> {
+        match std::fs::read_to_string(dir.join(self.name).with_extension("metal")) {
+            Ok(code) => Ok(Some(code)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+macro_rules! sources {
+    ($($name:ident = $file:literal),* $(,)?) => {
+        $(pub(crate) static $name: Source =
+            Source::new($file, include_str!(concat!("../../kernels/", $file, ".metal")));)*
+
+        /// All libraries, for warming up.
+        pub(crate) static SOURCES: &[&Source] = &[$(&$name),*];
+    };
+}
+
+static COMMON: Source = Source::new("common", include_str!("../../kernels/common.metal"));
+
+sources! {
+    ACTIVATION = "activation",
+    COPY = "copy",
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique() {
+        for (i, source) in SOURCES.iter().enumerate() {
+            assert!(
+                SOURCES[..i].iter().all(|other| other.name != source.name),
+                "{}",
+                source.name
+            );
+            assert!(
+                !source.code.contains("#include"),
+                "{}: common.metal includes for all",
+                source.name
+            );
+        }
+    }
+
+    #[test]
+    fn text_is_defines_then_common_then_the_op() {
+        let text = COPY
+            .text(&Options::default().with_define("WIDTH", "4"))
+            .unwrap();
+        let at = |needle: &str| {
+            text.find(needle)
+                .unwrap_or_else(|| panic!("no {needle} in the text"))
+        };
+        assert_eq!(at("#define WIDTH 4\n"), 0);
+        assert!(at("#line 1 \"common.metal\"\n") < at("#line 1 \"copy.metal\"\n"));
+        assert!(text.contains(COMMON.code) && text.contains(COPY.code));
+    }
+
+    #[test]
+    fn a_source_dir_overrides_file_by_file() {
+        let dir = std::env::temp_dir().join(format!("candle-fused-sources-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join("copy.metal"), "// edited").unwrap();
+        let text = COPY
+            .text(&Options::default().with_source_dir(&dir))
+            .unwrap();
+        std::fs::remove_dir_all(&dir).unwrap();
+        assert!(
+            text.contains("// edited") && !text.contains(COPY.code) && text.contains(COMMON.code)
+        );
+    }
+}
