@@ -169,6 +169,9 @@ impl<T: Element> Cursor<T> {
         }
     }
     fn seek(mut self, i: usize) -> Self {
+        if i == 0 {
+            return self;
+        }
         let Walk { start, len, stride } = self.walk;
         self.at = start + i / len * stride + i % len;
         self.run = len - i % len;

@@ -10,7 +10,7 @@ mod metal;
 use super::activation::{self, Act, ActivationBwd};
 use super::binary_act::mul_act;
 use super::reduce::sum_to;
-use crate::check;
+use crate::{apply, check};
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
 use candle_core::{CpuStorage, CustomOp3, InplaceOp3, Layout, Result, Shape, Tensor};
@@ -34,7 +34,7 @@ pub fn affine_act(x: &Tensor, scale: &Tensor, bias: &Tensor, act: Act) -> Result
     if !check::served(x) {
         return reference(x, scale, bias, act);
     }
-    x.apply_op3(scale, bias, AffineAct(act))
+    apply::op3(x, scale, bias, AffineAct(act))
 }
 
 /// `x = act(x · scale + bias)` in x's own memory, for inference.
@@ -96,7 +96,7 @@ impl CustomOp3 for AffineAct {
             Act::Identity => g.clone(),
             act => {
                 let z = affine_act(x, scale, bias, Act::Identity)?;
-                z.apply_op2(g, ActivationBwd(act))?
+                apply::op2(&z, g, ActivationBwd(act))?
             }
         };
         let dx = || mul_act(&dz, scale, Act::Identity);

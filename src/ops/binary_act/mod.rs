@@ -9,7 +9,7 @@ mod metal;
 
 use super::activation::{self, Act};
 use super::reduce::sum_to;
-use crate::check;
+use crate::{apply, check};
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, InplaceOp2, Layout, Result, Shape, Tensor};
@@ -90,7 +90,7 @@ fn apply(x: &Tensor, y: &Tensor, op: BinaryOp, act: Act) -> Result<Tensor> {
     if !check::served(x) {
         return reference(x, y, op, act);
     }
-    x.apply_op2(y, BinaryAct { op, act })
+    apply::op2(x, y, BinaryAct { op, act })
 }
 
 fn apply_inplace(x: &Tensor, y: &Tensor, op: BinaryOp, act: Act) -> Result<()> {
@@ -139,11 +139,11 @@ impl CustomOp2 for BinaryAct {
         let (dx, dy) = match (self.op, self.act) {
             (BinaryOp::Add, Act::Identity) => (g.clone(), g.clone()),
             (BinaryOp::Add, _) => {
-                let dz = x.apply_op3(y, g, BinaryActBwd(*self))?;
+                let dz = apply::op3(x, y, g, BinaryActBwd(*self))?;
                 (dz.clone(), dz)
             }
             (BinaryOp::Mul, _) => {
-                let both = x.apply_op3(y, g, BinaryActBwd(*self))?;
+                let both = apply::op3(x, y, g, BinaryActBwd(*self))?;
                 (both.get(0)?, both.get(1)?)
             }
         };

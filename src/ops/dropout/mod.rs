@@ -11,7 +11,7 @@ mod metal;
 mod philox;
 
 use super::activation::{self, Act, ActivationBwd};
-use crate::check;
+use crate::{apply, check};
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, InplaceOp1, Layout, Result, Shape, Tensor};
@@ -42,7 +42,7 @@ fn apply(x: &Tensor, relu: bool, p: f32, seed: u64) -> Result<Tensor> {
         let act = if relu { Act::Relu } else { Act::Identity };
         return reference(x, act, p, seed);
     }
-    x.apply_op1(Dropout { relu, p, seed })
+    apply::op1(x, Dropout { relu, p, seed })
 }
 
 /// `dropout(x) + residual`
@@ -53,7 +53,7 @@ pub fn dropout_add(x: &Tensor, residual: &Tensor, p: f32, seed: u64) -> Result<T
     if !check::served(x) {
         return reference_add(x, residual, p, seed);
     }
-    x.apply_op2(residual, DropoutAdd { p, seed })
+    apply::op2(x, residual, DropoutAdd { p, seed })
 }
 
 /// [`dropout`] in x's own memory.
@@ -100,7 +100,7 @@ impl CustomOp1 for Dropout {
     fn bwd(&self, x: &Tensor, _: &Tensor, g: &Tensor) -> Result<Option<Tensor>> {
         let masked = dropout(g, self.p, self.seed)?;
         if self.relu {
-            return x.apply_op2(&masked, ActivationBwd(Act::Relu)).map(Some);
+            return apply::op2(x, &masked, ActivationBwd(Act::Relu)).map(Some);
         }
         Ok(Some(masked))
     }

@@ -7,7 +7,7 @@ mod cpu;
 mod metal;
 
 use super::activation::{self, Act};
-use crate::check;
+use crate::{apply, check};
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
 use candle_core::{
@@ -31,7 +31,7 @@ pub fn glu(gate: &Tensor, up: &Tensor, act: Act) -> Result<Tensor> {
     if !check::served(gate) {
         return reference(gate, up, act);
     }
-    gate.apply_op2(up, Glu(act))
+    apply::op2(gate, up, Glu(act))
 }
 
 /// `act(gate) · up` of a tensor `[.., 2n]` that holds the gate in the first half of its last dim.
@@ -46,7 +46,7 @@ pub fn glu_packed(x: &Tensor, act: Act) -> Result<Tensor> {
     if !check::served(x) {
         return reference_packed(x, act);
     }
-    x.apply_op1(GluPacked(act))
+    apply::op1(x, GluPacked(act))
 }
 
 /// `gate = act(gate) · up` in the gate's own memory, for inference.
@@ -120,7 +120,7 @@ impl CustomOp2 for Glu {
         _: &Tensor,
         g: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let both = gate.apply_op3(up, g, GluBwd(self.0))?;
+        let both = apply::op3(gate, up, g, GluBwd(self.0))?;
         let dgate = gate.track_op().then(|| both.get(0)).transpose()?;
         let dup = up.track_op().then(|| both.get(1)).transpose()?;
         Ok((dgate, dup))
@@ -168,7 +168,7 @@ impl CustomOp1 for GluPacked {
         Ok((metal::forward_packed(self.0, (x, l))?, halved(l)))
     }
     fn bwd(&self, x: &Tensor, _: &Tensor, g: &Tensor) -> Result<Option<Tensor>> {
-        x.apply_op2(g, GluPackedBwd(self.0)).map(Some)
+        apply::op2(x, g, GluPackedBwd(self.0)).map(Some)
     }
 }
 
