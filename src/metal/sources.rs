@@ -57,6 +57,7 @@ static COMMON: Source = Source::new("common", include_str!("../../kernels/common
 sources! {
     ACTIVATION = "activation",
     COPY = "copy",
+    REDUCE = "reduce",
 }
 
 #[cfg(test)]

@@ -1,5 +1,9 @@
 //! The ops. Each module holds one op's public functions, its CustomOps and its composed reference.
 
 pub mod activation;
+pub mod reduce;
 
 pub use activation::{activation, Act};
+pub use reduce::{
+    max_all, max_last_dim, mean_all, mean_last_dim, sum_all, sum_last_dim, Reduction,
+};
