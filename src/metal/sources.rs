@@ -61,6 +61,7 @@ sources! {
     COPY = "copy",
     DROPOUT = "dropout",
     GLU = "glu",
+    REDUCE = "reduce",
 }
 
 #[cfg(test)]

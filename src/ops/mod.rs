@@ -19,3 +19,6 @@ pub use dropout::{dropout, dropout_add, dropout_inplace, relu_dropout};
 pub use glu::{
     geglu, geglu_packed, glu, glu_inplace, glu_packed, reglu, reglu_packed, swiglu, swiglu_packed,
 };
+pub use reduce::{
+    max_all, max_last_dim, mean_all, mean_last_dim, sum_all, sum_last_dim, Reduction,
+};
