@@ -30,8 +30,8 @@ pub enum Part {
 /// of f(z). Methods must be `inline(always)`.
 pub trait Around<const I: usize, const K: usize, const O: usize>: Copy + Send + Sync {
     const PARTS: [Part; K];
-    fn z<S: Simd>(s: S, x: [S::F; I]) -> S::F;
-    fn out<S: Simd>(s: S, x: [S::F; I], parts: [S::F; K]) -> [S::F; O];
+    fn z<S: Simd>(&self, s: S, x: [S::F; I]) -> S::F;
+    fn out<S: Simd>(&self, s: S, x: [S::F; I], parts: [S::F; K]) -> [S::F; O];
 }
 
 /// The whole op, as the elementwise engine takes it.
@@ -58,7 +58,7 @@ where
             let len = BLOCK.min(n - start);
             let mut i = 0;
             while i < len {
-                let z = A::z(s, load(s, &x, start + i, len - i));
+                let z = self.around.z(s, load(s, &x, start + i, len - i));
                 for block in &mut blocks {
                     s.store_f32(block.as_mut_ptr().add(i), z);
                 }
@@ -77,7 +77,7 @@ where
                 for (part, block) in parts.iter_mut().zip(&blocks) {
                     *part = s.load_f32(block.as_ptr().add(i));
                 }
-                let out = A::out(s, load(s, &x, start + i, len - i), parts);
+                let out = self.around.out(s, load(s, &x, start + i, len - i), parts);
                 for (out, y) in out.iter().zip(&y) {
                     T::store_upto(s, y.add(start + i), len - i, *out);
                 }

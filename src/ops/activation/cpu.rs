@@ -198,7 +198,7 @@ where
     const COST: usize = A::COST;
     #[inline(always)]
     fn map<S: Simd>(&self, s: S, _: usize, x: [S::F; I]) -> [S::F; O] {
-        let z = P::z(s, x);
+        let z = self.0.z(s, x);
         let mut parts = [z; K];
         for (out, part) in parts.iter_mut().zip(P::PARTS) {
             *out = match part {
@@ -206,7 +206,7 @@ where
                 Part::Slope => self.1.slope(s, z),
             };
         }
-        P::out(s, x, parts)
+        self.0.out(s, x, parts)
     }
 }
 
@@ -217,11 +217,11 @@ struct Forward;
 impl Around<1, 1, 1> for Forward {
     const PARTS: [Part; 1] = [Part::Value];
     #[inline(always)]
-    fn z<S: Simd>(_: S, [x]: [S::F; 1]) -> S::F {
+    fn z<S: Simd>(&self, _: S, [x]: [S::F; 1]) -> S::F {
         x
     }
     #[inline(always)]
-    fn out<S: Simd>(_: S, _: [S::F; 1], [value]: [S::F; 1]) -> [S::F; 1] {
+    fn out<S: Simd>(&self, _: S, _: [S::F; 1], [value]: [S::F; 1]) -> [S::F; 1] {
         [value]
     }
 }
@@ -233,11 +233,11 @@ struct Backward;
 impl Around<2, 1, 1> for Backward {
     const PARTS: [Part; 1] = [Part::Slope];
     #[inline(always)]
-    fn z<S: Simd>(_: S, [x, _]: [S::F; 2]) -> S::F {
+    fn z<S: Simd>(&self, _: S, [x, _]: [S::F; 2]) -> S::F {
         x
     }
     #[inline(always)]
-    fn out<S: Simd>(s: S, [_, g]: [S::F; 2], [slope]: [S::F; 1]) -> [S::F; 1] {
+    fn out<S: Simd>(&self, s: S, [_, g]: [S::F; 2], [slope]: [S::F; 1]) -> [S::F; 1] {
         [s.mul(g, slope)]
     }
 }

@@ -15,11 +15,11 @@ struct Affine;
 impl Around<3, 1, 1> for Affine {
     const PARTS: [Part; 1] = [Part::Value];
     #[inline(always)]
-    fn z<S: Simd>(s: S, [x, scale, bias]: [S::F; 3]) -> S::F {
+    fn z<S: Simd>(&self, s: S, [x, scale, bias]: [S::F; 3]) -> S::F {
         s.fma(x, scale, bias)
     }
     #[inline(always)]
-    fn out<S: Simd>(_: S, _: [S::F; 3], [value]: [S::F; 1]) -> [S::F; 1] {
+    fn out<S: Simd>(&self, _: S, _: [S::F; 3], [value]: [S::F; 1]) -> [S::F; 1] {
         [value]
     }
 }

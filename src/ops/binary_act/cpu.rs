@@ -17,11 +17,11 @@ macro_rules! forward_of {
         impl Around<2, 1, 1> for $name {
             const PARTS: [Part; 1] = [Part::Value];
             #[inline(always)]
-            fn z<S: Simd>(s: S, [x, y]: [S::F; 2]) -> S::F {
+            fn z<S: Simd>(&self, s: S, [x, y]: [S::F; 2]) -> S::F {
                 s.$op(x, y)
             }
             #[inline(always)]
-            fn out<S: Simd>(_: S, _: [S::F; 2], [value]: [S::F; 1]) -> [S::F; 1] {
+            fn out<S: Simd>(&self, _: S, _: [S::F; 2], [value]: [S::F; 1]) -> [S::F; 1] {
                 [value]
             }
         }
@@ -37,11 +37,11 @@ struct AddBwd;
 impl Around<3, 1, 1> for AddBwd {
     const PARTS: [Part; 1] = [Part::Slope];
     #[inline(always)]
-    fn z<S: Simd>(s: S, [x, y, _]: [S::F; 3]) -> S::F {
+    fn z<S: Simd>(&self, s: S, [x, y, _]: [S::F; 3]) -> S::F {
         s.add(x, y)
     }
     #[inline(always)]
-    fn out<S: Simd>(s: S, [_, _, g]: [S::F; 3], [slope]: [S::F; 1]) -> [S::F; 1] {
+    fn out<S: Simd>(&self, s: S, [_, _, g]: [S::F; 3], [slope]: [S::F; 1]) -> [S::F; 1] {
         [s.mul(g, slope)]
     }
 }
@@ -53,11 +53,11 @@ struct MulBwd;
 impl Around<3, 1, 2> for MulBwd {
     const PARTS: [Part; 1] = [Part::Slope];
     #[inline(always)]
-    fn z<S: Simd>(s: S, [x, y, _]: [S::F; 3]) -> S::F {
+    fn z<S: Simd>(&self, s: S, [x, y, _]: [S::F; 3]) -> S::F {
         s.mul(x, y)
     }
     #[inline(always)]
-    fn out<S: Simd>(s: S, [x, y, g]: [S::F; 3], [slope]: [S::F; 1]) -> [S::F; 2] {
+    fn out<S: Simd>(&self, s: S, [x, y, g]: [S::F; 3], [slope]: [S::F; 1]) -> [S::F; 2] {
         let dz = s.mul(g, slope);
         [s.mul(dz, y), s.mul(dz, x)]
     }

@@ -16,11 +16,11 @@ struct Forward;
 impl Around<2, 1, 1> for Forward {
     const PARTS: [Part; 1] = [Part::Value];
     #[inline(always)]
-    fn z<S: Simd>(_: S, [gate, _]: [S::F; 2]) -> S::F {
+    fn z<S: Simd>(&self, _: S, [gate, _]: [S::F; 2]) -> S::F {
         gate
     }
     #[inline(always)]
-    fn out<S: Simd>(s: S, [_, up]: [S::F; 2], [value]: [S::F; 1]) -> [S::F; 1] {
+    fn out<S: Simd>(&self, s: S, [_, up]: [S::F; 2], [value]: [S::F; 1]) -> [S::F; 1] {
         [s.mul(value, up)]
     }
 }
@@ -32,11 +32,11 @@ struct Backward;
 impl Around<3, 2, 2> for Backward {
     const PARTS: [Part; 2] = [Part::Slope, Part::Value];
     #[inline(always)]
-    fn z<S: Simd>(_: S, [gate, _, _]: [S::F; 3]) -> S::F {
+    fn z<S: Simd>(&self, _: S, [gate, _, _]: [S::F; 3]) -> S::F {
         gate
     }
     #[inline(always)]
-    fn out<S: Simd>(s: S, [_, up, g]: [S::F; 3], [slope, value]: [S::F; 2]) -> [S::F; 2] {
+    fn out<S: Simd>(&self, s: S, [_, up, g]: [S::F; 3], [slope, value]: [S::F; 2]) -> [S::F; 2] {
         [s.mul(s.mul(g, up), slope), s.mul(g, value)]
     }
 }
