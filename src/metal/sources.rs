@@ -57,6 +57,8 @@ static COMMON: Source = Source::new("common", include_str!("../../kernels/common
 sources! {
     ACTIVATION = "activation",
     COPY = "copy",
+    GROUP_NORM = "group_norm",
+    ROW_NORM = "row_norm",
 }
 
 #[cfg(test)]
