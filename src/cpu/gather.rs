@@ -9,6 +9,8 @@ use std::borrow::Cow;
 /// The layout's elements in logical order.
 pub fn contiguous<'a, T: Element>(data: &'a [T], layout: &Layout) -> Cow<'a, [T]> {
     match layout.contiguous_offsets() {
+        // Without elements the offset may lie past the end.
+        Some((start, end)) if start == end => Cow::Borrowed(&[]),
         Some((start, end)) => Cow::Borrowed(&data[start..end]),
         None => Cow::Owned(copy(data, layout)),
     }
@@ -35,7 +37,7 @@ pub fn periodic<'a, T: Element>(data: &'a [T], layout: &Layout) -> Cow<'a, [T]> 
 }
 
 /// Dims and strides with size-1 dims dropped and dims that step as one merged.
-fn collapsed(layout: &Layout) -> Vec<(usize, usize)> {
+pub fn collapsed(layout: &Layout) -> Vec<(usize, usize)> {
     let mut out: Vec<(usize, usize)> = Vec::with_capacity(layout.dims().len());
     for (&d, &s) in layout.dims().iter().zip(layout.stride()) {
         match out.last_mut() {
@@ -152,6 +154,7 @@ pub fn scatter<T: Element>(values: &[T], data: &mut [T], layout: &Layout) {
 /// Lets `work` change the layout's elements as one contiguous slice.
 pub fn update<T: Element>(data: &mut [T], layout: &Layout, work: impl FnOnce(&mut [T])) {
     match layout.contiguous_offsets() {
+        Some((start, end)) if start == end => {}
         Some((start, end)) => work(&mut data[start..end]),
         None => {
             let mut values = copy(data, layout);

@@ -6,6 +6,8 @@ pub mod elementwise;
 pub mod gather;
 pub mod math;
 pub mod parallel;
+pub mod row_op;
+pub mod row_view;
 pub mod rows;
 pub mod simd;
 

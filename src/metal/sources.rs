@@ -58,6 +58,7 @@ sources! {
     ACTIVATION = "activation",
     COPY = "copy",
     REDUCE = "reduce",
+    SOFTMAX = "softmax",
 }
 
 #[cfg(test)]
