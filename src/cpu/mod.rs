@@ -7,6 +7,8 @@ pub mod gather;
 pub mod math;
 pub mod moments;
 pub mod parallel;
+pub mod row_op;
+pub mod row_view;
 pub mod rows;
 pub mod simd;
 pub mod staged;

@@ -64,6 +64,7 @@ sources! {
     GROUP_NORM = "group_norm",
     REDUCE = "reduce",
     ROW_NORM = "row_norm",
+    SOFTMAX = "softmax",
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ pub mod glu;
 pub mod group_norm;
 pub mod reduce;
 pub mod row_norm;
+pub mod softmax;
 
 pub use activation::{
     activation, activation_inplace, gelu, gelu_erf, leaky_relu, relu, relu2, sigmoid, silu,
@@ -29,4 +30,8 @@ pub use reduce::{
 pub use row_norm::{
     add_layer_norm, add_rms_norm, l2_norm, l2_norm_inplace, layer_norm, layer_norm_inplace,
     rms_norm, rms_norm_inplace,
+};
+pub use softmax::{
+    log_softmax, log_softmax_last_dim_inplace, masked_softmax, masked_softmax_inplace, softmax,
+    softmax_last_dim, softmax_last_dim_inplace, Mask,
 };

@@ -47,6 +47,7 @@ impl Simd for Neon {
         isub(a: int32x4_t, b: int32x4_t) -> int32x4_t = vsubq_s32(a, b);
         and(a: int32x4_t, b: int32x4_t) -> int32x4_t = vandq_s32(a, b);
         or(a: int32x4_t, b: int32x4_t) -> int32x4_t = vorrq_s32(a, b);
+        reduce_max(a: float32x4_t) -> f32 = vmaxvq_f32(a);
     }
 
     #[inline(always)]

@@ -34,6 +34,15 @@ macro_rules! intrinsics {
     )*};
 }
 
+/// The same tree as the trait's own, in registers: halves, quarters, pairs.
+macro_rules! reduce {
+    ($a:expr, $join:ident) => {{
+        let a = $a;
+        let a = $join(a, _mm_movehl_ps(a, a));
+        _mm_cvtss_f32($join(a, _mm_movehdup_ps(a)))
+    }};
+}
+
 impl Simd for Avx2 {
     const LANES: usize = 8;
     type F = __m256;
@@ -62,6 +71,14 @@ impl Simd for Avx2 {
         isub(a: __m256i, b: __m256i) -> __m256i = _mm256_sub_epi32(a, b);
         and(a: __m256i, b: __m256i) -> __m256i = _mm256_and_si256(a, b);
         or(a: __m256i, b: __m256i) -> __m256i = _mm256_or_si256(a, b);
+        reduce_add(a: __m256) -> f32 = {
+            let (low, high) = (_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
+            reduce!(_mm_add_ps(low, high), _mm_add_ps)
+        };
+        reduce_max(a: __m256) -> f32 = {
+            let (low, high) = (_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
+            reduce!(_mm_max_ps(low, high), _mm_max_ps)
+        };
     }
 
     #[inline(always)]
@@ -142,6 +159,16 @@ impl Simd for Avx512 {
         isub(a: __m512i, b: __m512i) -> __m512i = _mm512_sub_epi32(a, b);
         and(a: __m512i, b: __m512i) -> __m512i = _mm512_and_si512(a, b);
         or(a: __m512i, b: __m512i) -> __m512i = _mm512_or_si512(a, b);
+        reduce_add(a: __m512) -> f32 = {
+            let high = _mm512_castps_si512(a);
+            let high = _mm256_castsi256_ps(_mm512_extracti64x4_epi64::<1>(high));
+            Avx2(()).reduce_add(_mm256_add_ps(_mm512_castps512_ps256(a), high))
+        };
+        reduce_max(a: __m512) -> f32 = {
+            let high = _mm512_castps_si512(a);
+            let high = _mm256_castsi256_ps(_mm512_extracti64x4_epi64::<1>(high));
+            Avx2(()).reduce_max(_mm256_max_ps(_mm512_castps512_ps256(a), high))
+        };
     }
 
     // The immediate forms take u32, which a generic i32 constant cannot become; LLVM folds these.

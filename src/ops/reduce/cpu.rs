@@ -61,7 +61,8 @@ fn fold_blocks<I: Element, O: Element, F: Fold<1, 1> + Send + Sync>(
     scale: f32,
 ) -> Vec<O> {
     debug_assert_eq!(x.len(), rows * cols);
-    let per_row = cols.div_ceil(block);
+    // A row without columns has one empty block.
+    let per_row = cols.div_ceil(block.max(1)).max(1);
     // SAFETY: every unit writes its own output.
     unsafe {
         alloc::build(rows * per_row, |out: *mut O| {

@@ -2,8 +2,8 @@
 
 use super::{Over, Reduce, Reduction, NAME};
 use crate::metal::{aligned4, alloc, dtype_name, finish, grid, sources, Launch, Operand};
-use candle_core::backend::BackendStorage;
-use candle_core::{DType, Layout, MetalStorage, Result, Shape};
+use candle_core::backend::{BackendDevice, BackendStorage};
+use candle_core::{CpuStorage, DType, Layout, MetalStorage, Result, Shape};
 
 /// Rows up to this length go to one simdgroup each: eight loads of four elements for a lane.
 const SIMD_COLS: usize = 1024;
@@ -52,6 +52,9 @@ pub fn forward(op: Reduce, x: &MetalStorage, l: &Layout) -> Result<(MetalStorage
         Reduction::Max => "max",
     };
     let kernel = |variant: &str| format!("{NAME}_fwd_{kind}{variant}_{name}");
+    if rows * cols == 0 {
+        return empty(op, x, l);
+    }
     let operand = Operand::contiguous(x, l)?;
     let out = alloc(device, rows, dtype)?;
     let (parts, part) = grid::row_parts(rows, cols);
@@ -101,6 +104,13 @@ pub fn forward(op: Reduce, x: &MetalStorage, l: &Layout) -> Result<(MetalStorage
             .run(grid::row_per_threadgroup(rows, parts, 4))?;
     }
     Ok((finish(out, device, rows, dtype), op.over.shape(l.shape())))
+}
+
+/// Sums of nothing, which are constants.
+fn empty(op: Reduce, x: &MetalStorage, l: &Layout) -> Result<(MetalStorage, Shape)> {
+    let nothing = CpuStorage::F32(Vec::new()).to_dtype(&Layout::contiguous(0), x.dtype())?;
+    let (sums, shape) = super::cpu::forward(op, &nothing, &Layout::contiguous(l.shape()))?;
+    Ok((x.device().storage_from_cpu_storage(&sums)?, shape))
 }
 
 pub fn max_backward(

@@ -41,10 +41,9 @@ pub enum Over {
 impl Over {
     /// The reduced groups and the elements of each.
     fn split(self, shape: &Shape) -> (usize, usize) {
-        let n = shape.elem_count();
-        match (self, shape.dims().last()) {
-            (Over::LastDim, Some(&cols)) => (n / cols.max(1), cols),
-            _ => (1, n),
+        match (self, shape.dims().split_last()) {
+            (Over::LastDim, Some((&cols, rows))) => (rows.iter().product(), cols),
+            _ => (1, shape.elem_count()),
         }
     }
 
@@ -76,7 +75,7 @@ fn reduce(x: &Tensor, reduction: Reduction, over: Over) -> Result<Tensor> {
             format_args!("max of no elements: x has shape {shape:?}, no dim may be 0"),
         ));
     }
-    if !check::served(x) || x.elem_count() == 0 {
+    if !check::served(x) {
         return match over {
             Over::LastDim => reference_last_dim(x, reduction),
             Over::All => reference_all(x, reduction),
@@ -216,10 +215,14 @@ pub(crate) fn sum_to(grad: &Tensor, shape: &Shape) -> Result<Tensor> {
 
 /// `[outer, n, inner] → [outer, inner]`
 fn sum_middle(x: &Tensor) -> Result<Tensor> {
-    if !check::served(x) || x.elem_count() == 0 {
+    let (outer, _, inner) = x.dims3()?;
+    if x.elem_count() == 0 {
+        return Tensor::zeros((outer, inner), x.dtype(), x.device());
+    }
+    if !check::served(x) {
         return x.sum(1);
     }
-    if x.dim(2)? == 1 {
+    if inner == 1 {
         return sum_last_dim(&x.squeeze(2)?)?.unsqueeze(1);
     }
     apply::op1(x, SumMiddle)
