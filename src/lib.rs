@@ -3,6 +3,10 @@
 mod apply;
 mod check;
 mod cpu;
+pub mod ext;
 #[cfg(any(feature = "metal", test))]
 pub mod metal;
+pub mod nn;
 pub mod ops;
+
+pub use ext::FusedTensorOps;

@@ -55,7 +55,6 @@ impl Simd for Avx2 {
         sub(a: __m256, b: __m256) -> __m256 = _mm256_sub_ps(a, b);
         mul(a: __m256, b: __m256) -> __m256 = _mm256_mul_ps(a, b);
         div(a: __m256, b: __m256) -> __m256 = _mm256_div_ps(a, b);
-        sqrt(a: __m256) -> __m256 = _mm256_sqrt_ps(a);
         fma(a: __m256, b: __m256, c: __m256) -> __m256 = _mm256_fmadd_ps(a, b, c);
         fnma(a: __m256, b: __m256, c: __m256) -> __m256 = _mm256_fnmadd_ps(a, b, c);
         max(a: __m256, b: __m256) -> __m256 = _mm256_max_ps(a, b);
@@ -143,7 +142,6 @@ impl Simd for Avx512 {
         sub(a: __m512, b: __m512) -> __m512 = _mm512_sub_ps(a, b);
         mul(a: __m512, b: __m512) -> __m512 = _mm512_mul_ps(a, b);
         div(a: __m512, b: __m512) -> __m512 = _mm512_div_ps(a, b);
-        sqrt(a: __m512) -> __m512 = _mm512_sqrt_ps(a);
         fma(a: __m512, b: __m512, c: __m512) -> __m512 = _mm512_fmadd_ps(a, b, c);
         fnma(a: __m512, b: __m512, c: __m512) -> __m512 = _mm512_fnmadd_ps(a, b, c);
         max(a: __m512, b: __m512) -> __m512 = _mm512_max_ps(a, b);

@@ -184,12 +184,6 @@ impl CustomOp3 for MaxBwd {
     }
 }
 
-/// Σ over all dims but the last: the gradient of a bias that was added to every row.
-pub(crate) fn column_sum(x: &Tensor) -> Result<Tensor> {
-    check::has_dims(NAME, x)?;
-    sum_to(x, &x.dims()[x.rank() - 1].into())
-}
-
 /// Undoes a broadcast: the sums of `grad` over all dims in which `shape` has been expanded to it.
 pub(crate) fn sum_to(grad: &Tensor, shape: &Shape) -> Result<Tensor> {
     if grad.shape() == shape {

@@ -11,7 +11,7 @@ mod cpu;
 mod metal;
 
 use super::reduce;
-use crate::check;
+use crate::{apply, check};
 use candle_core::shape::Dim;
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
@@ -60,7 +60,7 @@ pub fn log_softmax(x: &Tensor, dim: impl Dim) -> Result<Tensor> {
 fn apply(x: &Tensor, dim: usize, log: bool) -> Result<Tensor> {
     check::float(NAME, x)?;
     match (check::served(x), log) {
-        (true, _) => x.apply_op1(Softmax { dim, log }),
+        (true, _) => apply::op1(x, Softmax { dim, log }),
         (false, false) => reference(x, dim),
         (false, true) => reference_log(x, dim),
     }
@@ -80,10 +80,7 @@ fn apply_inplace(x: &Tensor, log: bool) -> Result<()> {
     check::float(NAME, x)?;
     check::untracked(NAME, x)?;
     let dim = D::Minus1.to_index(x.shape(), NAME)?;
-    if x.elem_count() == 0 {
-        return Ok(()); // Candle takes its strides for repeated elements.
-    }
-    x.inplace_op1(&Softmax { dim, log })
+    apply::inplace1(x, Softmax { dim, log })
 }
 
 /// `softmax(scale · x + mask)` over the last dim, without the scores in between. Differentiable in x
@@ -105,8 +102,8 @@ pub fn masked_softmax(x: &Tensor, scale: f32, mask: Mask<'_>) -> Result<Tensor> 
     let causal = matches!(mask, Mask::Causal);
     let op = MaskedSoftmax { scale, causal };
     match mask {
-        Mask::Additive(mask) => x.apply_op2(mask, op),
-        Mask::None | Mask::Causal => x.apply_op1(op),
+        Mask::Additive(mask) => apply::op2(x, mask, op),
+        Mask::None | Mask::Causal => apply::op1(x, op),
     }
 }
 
@@ -114,14 +111,11 @@ pub fn masked_softmax(x: &Tensor, scale: f32, mask: Mask<'_>) -> Result<Tensor> 
 pub fn masked_softmax_inplace(x: &Tensor, scale: f32, mask: Mask<'_>) -> Result<()> {
     check_masked(x, mask)?;
     check::untracked(NAME, x)?;
-    if x.elem_count() == 0 {
-        return Ok(());
-    }
     let causal = matches!(mask, Mask::Causal);
     let op = MaskedSoftmax { scale, causal };
     match mask {
-        Mask::Additive(mask) => x.inplace_op2(mask, &op),
-        Mask::None | Mask::Causal => x.inplace_op1(&op),
+        Mask::Additive(mask) => apply::inplace2(x, mask, op),
+        Mask::None | Mask::Causal => apply::inplace1(x, op),
     }
 }
 
@@ -167,7 +161,7 @@ impl CustomOp1 for Softmax {
             log,
             scale: 1.0,
         };
-        y.apply_op2(grad_out, op).map(Some)
+        apply::op2(y, grad_out, op).map(Some)
     }
 }
 
@@ -198,7 +192,7 @@ impl MaskedSoftmax {
             log: false,
             scale,
         };
-        y.apply_op2(grad_out, op)
+        apply::op2(y, grad_out, op)
     }
 }
 
