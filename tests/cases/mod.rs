@@ -1,0 +1,195 @@
+//! One declaration per op: what it takes, how it is called, what it must equal and what it refuses.
+//! The grid, the error tests, the benches and `compare` all read these and nothing else.
+//!
+//! `args` describe their shapes by a (rows, cols) pair, so that every reader picks its own sizes:
+//! `case.inputs(rows, cols, dtype, device)` makes the tensors, `(case.fused)(&inputs)` runs the op.
+
+#![allow(
+    dead_code,
+    reason = "tests, benches and compare each read a part of a declaration"
+)]
+
+mod activation;
+mod fill;
+
+pub use fill::Fill;
+
+use candle_core::{DType, Device, Result, Tensor};
+
+pub type Call = Box<dyn Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync>;
+pub type InPlace = Box<dyn Fn(&[Tensor]) -> Result<()> + Send + Sync>;
+
+/// Every declared case.
+pub fn all() -> Vec<OpCase> {
+    [activation::cases()].into_iter().flatten().collect()
+}
+
+/// Everything the ops must refuse.
+pub fn rejects() -> Vec<Reject> {
+    [activation::rejects()].into_iter().flatten().collect()
+}
+
+/// One way to call an op.
+pub struct OpCase {
+    /// The op's module, which is also the bench group.
+    pub op: &'static str,
+    /// The call within the op, such as `silu` or `add_rms_norm`; unique together with `op`.
+    pub name: String,
+    pub args: Vec<Arg>,
+    pub fused: Call,
+    /// The op's own `reference`: plain differentiable Candle, of any float dtype.
+    pub reference: Call,
+    /// The fastest forward that stock Candle offers, where that is not `reference`. It may cut the
+    /// gradient; what stock trains with is `reference`.
+    pub stock: Option<Call>,
+    /// The in-place form, which overwrites the first argument.
+    pub in_place: Option<InPlace>,
+    pub class: Class,
+}
+
+/// How rounding errors add up, which decides the tolerance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// An output comes from one element of each input.
+    Elementwise,
+    /// An output comes from a whole row.
+    Reduction,
+}
+
+/// A tensor argument.
+#[derive(Clone, Copy)]
+pub struct Arg {
+    pub name: &'static str,
+    pub shape: fn(rows: usize, cols: usize) -> Vec<usize>,
+    pub fill: Fill,
+    /// Whether the op has a gradient to it.
+    pub grad: bool,
+}
+
+/// A call that must be an error, and what the error must say.
+pub struct Reject {
+    pub op: &'static str,
+    pub what: &'static str,
+    pub call: fn(&Device) -> Result<()>,
+    pub says: &'static [&'static str],
+}
+
+impl OpCase {
+    pub fn new(
+        op: &'static str,
+        name: impl Into<String>,
+        args: Vec<Arg>,
+        fused: impl Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static,
+        reference: impl Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static,
+    ) -> Self {
+        OpCase {
+            op,
+            name: name.into(),
+            args,
+            fused: Box::new(move |t| Ok(vec![fused(t)?])),
+            reference: Box::new(move |t| Ok(vec![reference(t)?])),
+            stock: None,
+            in_place: None,
+            class: Class::Elementwise,
+        }
+    }
+
+    /// A case whose op returns a pair.
+    pub fn pair(
+        op: &'static str,
+        name: impl Into<String>,
+        args: Vec<Arg>,
+        fused: impl Fn(&[Tensor]) -> Result<(Tensor, Tensor)> + Send + Sync + 'static,
+        reference: impl Fn(&[Tensor]) -> Result<(Tensor, Tensor)> + Send + Sync + 'static,
+    ) -> Self {
+        let both = |(a, b)| vec![a, b];
+        OpCase {
+            op,
+            name: name.into(),
+            args,
+            fused: Box::new(move |t| fused(t).map(both)),
+            reference: Box::new(move |t| reference(t).map(both)),
+            stock: None,
+            in_place: None,
+            class: Class::Elementwise,
+        }
+    }
+
+    pub fn stock(
+        mut self,
+        stock: impl Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static,
+    ) -> Self {
+        self.stock = Some(Box::new(move |t| Ok(vec![stock(t)?])));
+        self
+    }
+
+    pub fn in_place(
+        mut self,
+        in_place: impl Fn(&[Tensor]) -> Result<()> + Send + Sync + 'static,
+    ) -> Self {
+        self.in_place = Some(Box::new(in_place));
+        self
+    }
+
+    pub fn reduction(mut self) -> Self {
+        self.class = Class::Reduction;
+        self
+    }
+
+    /// `op/name`
+    pub fn id(&self) -> String {
+        format!("{}/{}", self.op, self.name)
+    }
+
+    /// Whether any argument gets a gradient.
+    pub fn trains(&self) -> bool {
+        self.args.iter().any(|arg| arg.grad)
+    }
+
+    /// The arguments for this size, contiguous and the same on every call.
+    pub fn inputs(
+        &self,
+        rows: usize,
+        cols: usize,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Vec<Tensor>> {
+        self.args
+            .iter()
+            .enumerate()
+            .map(|(i, arg)| {
+                arg.fill
+                    .tensor(&(arg.shape)(rows, cols), i as u64, dtype, device)
+            })
+            .collect()
+    }
+}
+
+impl Arg {
+    pub const fn new(name: &'static str, fill: Fill, shape: fn(usize, usize) -> Vec<usize>) -> Arg {
+        Arg {
+            name,
+            shape,
+            fill,
+            grad: true,
+        }
+    }
+
+    /// `[rows, cols]`
+    pub const fn matrix(name: &'static str, fill: Fill) -> Arg {
+        Arg::new(name, fill, |rows, cols| vec![rows, cols])
+    }
+
+    /// `[cols]`
+    pub const fn vector(name: &'static str, fill: Fill) -> Arg {
+        Arg::new(name, fill, |_, cols| vec![cols])
+    }
+
+    /// Without a gradient.
+    pub const fn constant(self) -> Arg {
+        Arg {
+            grad: false,
+            ..self
+        }
+    }
+}
