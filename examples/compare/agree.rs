@@ -1,0 +1,87 @@
+//! Whether the two sides compute the same thing.
+
+use crate::cases::Class;
+use crate::plan::Kind;
+use crate::workload::Workload;
+use candle_core::{DType, Device, Result, Tensor};
+
+pub struct Agreement {
+    /// Our largest difference from stock's composed ops in a wider dtype, relative to the largest
+    /// value.
+    pub max_error: f64,
+    /// That of stock's own result in f32. In f16 and bf16 stock rounds every intermediate, so there
+    /// its error says nothing about ours.
+    pub stock_error: Option<f64>,
+    /// False where stock Candle has no such op for this dtype or device.
+    pub stock_runs: bool,
+    pub tolerance: f64,
+}
+
+impl Agreement {
+    pub fn holds(&self) -> bool {
+        let worst = self.stock_error.unwrap_or(0.0).max(self.max_error);
+        worst <= self.tolerance
+    }
+}
+
+pub fn check(work: &Workload) -> Result<Agreement> {
+    let wide = match (work.row.case.class, work.row.kind) {
+        (Class::Elementwise, Kind::Forward | Kind::InPlace) => DType::F32,
+        _ => DType::F64,
+    };
+    let want = work.wide_results(wide)?;
+    let max_error = max_error(&work.fused_results()?, &want)?;
+    let stock = work.stock_results();
+    let stock_error = match &stock {
+        Ok(stock) if work.row.dtype == DType::F32 => Some(self::max_error(stock, &want)?),
+        _ => None,
+    };
+    Ok(Agreement {
+        max_error,
+        stock_error,
+        stock_runs: stock.is_ok(),
+        tolerance: tolerance(work.row.dtype),
+    })
+}
+
+/// Relative to the largest value: a few roundings of the dtype, and in f32 the error of sums too.
+fn tolerance(dtype: DType) -> f64 {
+    match dtype {
+        DType::BF16 => 2e-2,
+        DType::F16 => 2.5e-3,
+        _ => 2e-5,
+    }
+}
+
+fn max_error(got: &[Tensor], want: &[Tensor]) -> Result<f64> {
+    let mut worst = 0f64;
+    for (got, want) in got.iter().zip(want) {
+        if got.dims() != want.dims() {
+            candle_core::bail!("results have shapes {:?} and {:?}", got.dims(), want.dims());
+        }
+        worst = worst.max(difference(&values(got)?, &values(want)?));
+    }
+    Ok(worst)
+}
+
+fn values(x: &Tensor) -> Result<Vec<f32>> {
+    x.to_device(&Device::Cpu)?
+        .to_dtype(DType::F32)?
+        .flatten_all()?
+        .to_vec1()
+}
+
+fn difference(got: &[f32], want: &[f32]) -> f64 {
+    let finite = |x: &&f32| x.is_finite();
+    let scale = want.iter().filter(finite).fold(0f32, |m, x| m.max(x.abs()));
+    let scale = if scale == 0.0 { 1.0 } else { scale as f64 };
+    let mut worst = 0f64;
+    for (&got, &want) in got.iter().zip(want) {
+        if got == want || (got.is_nan() && want.is_nan()) {
+            continue;
+        }
+        let error = (got as f64 - want as f64).abs() / scale;
+        worst = worst.max(if error.is_nan() { f64::INFINITY } else { error });
+    }
+    worst
+}

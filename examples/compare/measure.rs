@@ -1,0 +1,132 @@
+//! Interleaved samples and their medians.
+
+use crate::plan::Kind;
+use crate::workload::Workload;
+use candle_core::Result;
+use std::time::{Duration, Instant};
+
+/// When a row has been measured enough: after `time` and `fewest` samples of each side, and never
+/// later than after `limit` and two.
+pub struct Budget {
+    time: Duration,
+    fewest: usize,
+    limit: Duration,
+}
+
+impl Budget {
+    pub const FULL: Budget = Budget {
+        time: Duration::from_millis(250),
+        fewest: 7,
+        limit: Duration::from_millis(1500),
+    };
+    pub const QUICK: Budget = Budget {
+        time: Duration::from_millis(30),
+        fewest: 5,
+        limit: Duration::from_millis(150),
+    };
+
+    fn is_spent(&self, samples: usize, elapsed: Duration) -> bool {
+        (samples >= self.fewest && elapsed >= self.time)
+            || (samples >= 2 && elapsed >= self.limit)
+            || samples >= 1000
+    }
+}
+
+/// Medians, in µs per call.
+pub struct Timing {
+    pub stock: Option<f64>,
+    pub fused: f64,
+}
+
+/// A sample is a batch of calls that takes at least this long, so that the clock's resolution and
+/// its own cost don't count.
+const SAMPLE: f64 = 20e-6;
+
+/// Samples stock, ours, ours, stock, … so that a slow moment and what one side leaves behind in
+/// the caches and the heap hit both alike.
+pub fn interleaved(work: &Workload, budget: &Budget, stock_runs: bool) -> Result<Timing> {
+    let mut fused = Side::new(work, Workload::fused)?;
+    let mut stock = match stock_runs {
+        true => Some(Side::new(work, Workload::stock)?),
+        false => None,
+    };
+    let start = Instant::now();
+    while !budget.is_spent(fused.samples.len(), start.elapsed()) {
+        let ours_first = fused.samples.len() % 2 == 1;
+        if ours_first {
+            fused.sample()?;
+        }
+        if let Some(stock) = &mut stock {
+            stock.sample()?;
+        }
+        if !ours_first {
+            fused.sample()?;
+        }
+    }
+    Ok(Timing {
+        stock: stock.map(Side::median),
+        fused: fused.median(),
+    })
+}
+
+struct Side<'a> {
+    work: &'a Workload<'a>,
+    call: fn(&Workload<'a>) -> Result<()>,
+    batch: usize,
+    /// Seconds per call.
+    samples: Vec<f64>,
+}
+
+impl<'a> Side<'a> {
+    /// Warms up and chooses the batch.
+    fn new(work: &'a Workload<'a>, call: fn(&Workload<'a>) -> Result<()>) -> Result<Self> {
+        let mut side = Side {
+            work,
+            call,
+            batch: 1,
+            samples: Vec::new(),
+        };
+        side.sample()?;
+        // A long call needs no more warming up and no batch.
+        if side.samples[0] < 10e-3 {
+            side.sample()?;
+            side.batch = batch(work.row.kind, side.samples[1]);
+            side.sample()?;
+        }
+        side.samples.clear();
+        Ok(side)
+    }
+
+    fn sample(&mut self) -> Result<()> {
+        self.work.reset()?;
+        self.work.device.synchronize()?;
+        let start = Instant::now();
+        for _ in 0..self.batch {
+            (self.call)(self.work)?;
+        }
+        self.work.device.synchronize()?;
+        let elapsed = start.elapsed().as_secs_f64();
+        self.samples.push(elapsed / self.batch as f64);
+        Ok(())
+    }
+
+    fn median(mut self) -> f64 {
+        self.samples.sort_by(f64::total_cmp);
+        let middle = self.samples.len() / 2;
+        let median = match self.samples.len() % 2 {
+            0 => (self.samples[middle - 1] + self.samples[middle]) / 2.0,
+            _ => self.samples[middle],
+        };
+        median * 1e6
+    }
+}
+
+/// How many calls of `once` seconds make a sample.
+fn batch(kind: Kind, once: f64) -> usize {
+    // An op applied in place to its own result too often may end in denormals or infinities.
+    let most = match kind {
+        Kind::InPlace => 64.0,
+        _ => 1000.0,
+    };
+    (SAMPLE / once).ceil().clamp(1.0, most) as usize
+}
