@@ -1,9 +1,10 @@
 //! One pass over memory for any elementwise op: I inputs, O outputs.
 
-use super::alloc;
 use super::element::Element;
 use super::parallel::{self, Shared};
 use super::simd::{dispatch, Kernel, Simd};
+use super::{alloc, gather};
+use candle_core::{CpuStorage, Layout, Result};
 use std::array::from_fn;
 use std::borrow::Cow;
 
@@ -32,13 +33,13 @@ impl Walk {
             stride: n,
         }
     }
-    /// Row halves of a tensor whose last dim is 2·`len`; `half` is 0 or 1.
-    pub fn half(len: usize, half: usize) -> Self {
-        Walk {
-            start: half * len,
+    /// The two halves of rows that are 2·`len` long.
+    pub fn halves(len: usize) -> [Self; 2] {
+        [0, len].map(|start| Walk {
+            start,
             len,
             stride: 2 * len,
-        }
+        })
     }
 }
 
@@ -46,38 +47,40 @@ impl Walk {
 pub struct Input<'a, T: Element>(Cow<'a, [T]>, Walk);
 
 impl<'a, T: Element> Input<'a, T> {
-    /// Element i is `data[i % data.len()]`.
-    pub fn periodic(data: impl Into<Cow<'a, [T]>>) -> Self {
+    /// The tensor's elements in order.
+    pub fn dense((data, layout): (&'a CpuStorage, &Layout)) -> Result<Self> {
+        let data = gather::contiguous(data.as_slice::<T>()?, layout);
+        let walk = Walk::contiguous(data.len());
+        Ok(Self(data, walk))
+    }
+
+    /// The tensor broadcast to the shape of `to`.
+    pub fn spread((data, layout): (&'a CpuStorage, &Layout), to: &Layout) -> Result<Self> {
+        let layout = layout.broadcast_as(to.shape())?;
+        let data = gather::periodic(data.as_slice::<T>()?, &layout);
+        if data.len() == to.shape().elem_count() {
+            let walk = Walk::contiguous(data.len());
+            return Ok(Self(data, walk));
+        }
         /// Shorter periods are repeated up to this length, so that inner loops stay long.
         const MIN_PERIOD: usize = 512;
-        let mut data = data.into();
-        if !data.is_empty() && data.len() < MIN_PERIOD {
-            data = Cow::Owned(data.repeat(MIN_PERIOD.div_ceil(data.len())));
-        }
+        let repeats = MIN_PERIOD.div_ceil(data.len().max(1));
+        let data = if repeats > 1 {
+            Cow::Owned(data.repeat(repeats))
+        } else {
+            data
+        };
         let walk = Walk {
             start: 0,
             len: data.len(),
             stride: 0,
         };
-        Self(data, walk)
+        Ok(Self(data, walk))
     }
-    /// Element i is `data[i]`; `data` is as long as the output.
-    pub fn full(data: impl Into<Cow<'a, [T]>>) -> Self {
-        let data = data.into();
-        let walk = Walk::contiguous(data.len());
-        Self(data, walk)
-    }
-    pub fn walked(data: impl Into<Cow<'a, [T]>>, walk: Walk) -> Self {
-        Self(data.into(), walk)
-    }
-    /// `full` if `data` has the output's length, else `periodic`.
-    pub fn broadcast(data: impl Into<Cow<'a, [T]>>, n: usize) -> Self {
-        let data = data.into();
-        if data.len() == n {
-            Self::full(data)
-        } else {
-            Self::periodic(data)
-        }
+
+    /// Part of `data`.
+    pub fn walked(data: &'a [T], walk: Walk) -> Self {
+        Self(Cow::Borrowed(data), walk)
     }
 }
 
@@ -166,6 +169,9 @@ impl<T: Element> Cursor<T> {
         }
     }
     fn seek(mut self, i: usize) -> Self {
+        if i == 0 {
+            return self;
+        }
         let Walk { start, len, stride } = self.walk;
         self.at = start + i / len * stride + i % len;
         self.run = len - i % len;

@@ -56,7 +56,12 @@ static COMMON: Source = Source::new("common", include_str!("../../kernels/common
 
 sources! {
     ACTIVATION = "activation",
+    AFFINE_ACT = "affine_act",
+    BINARY_ACT = "binary_act",
     COPY = "copy",
+    DROPOUT = "dropout",
+    GLU = "glu",
+    REDUCE = "reduce",
 }
 
 #[cfg(test)]

@@ -47,56 +47,42 @@ act_fns! {
         let r = s.max(x, s.splat(0.0));
         s.add(r, r)
     };
-    Gelu, parallel::EXP, |s, x| s.mul(x, gelu_gate(s, x)), gelu_slope(s, x);
-    GeluErf, 2 * parallel::EXP, |s, x| s.mul(x, math::normal_cdf(s, x)), {
-        // x·φ(x) is 0 far out, where ∞·0 would give NaN.
-        let pdf = math::normal_pdf(s, x);
-        let tail = s.select(s.eq(pdf, s.splat(0.0)), pdf, s.mul(x, pdf));
-        s.add(math::normal_cdf(s, x), tail)
-    };
-    Silu, parallel::EXP, |s, x| s.mul(x, math::sigmoid(s, x)), {
-        // σ + xσ(1−σ), the last product 0 where σ has saturated.
-        let g = math::sigmoid(s, x);
-        let d = s.mul(g, s.sub(s.splat(1.0), g));
-        let tail = s.select(s.eq(d, s.splat(0.0)), d, s.mul(x, d));
-        s.add(g, tail)
-    };
-    Sigmoid, parallel::EXP, |s, x| math::sigmoid(s, x), {
-        let g = math::sigmoid(s, x);
-        s.mul(g, s.sub(s.splat(1.0), g))
-    };
-    Tanh, parallel::EXP, |s, x| math::tanh(s, x), {
-        let t = math::tanh(s, x);
-        s.fnma(t, t, s.splat(1.0))
-    };
+    Gelu, parallel::EXP, |s, x| s.mul(x, math::sigmoid(s, gelu_twice_u(s, x))),
+        gelu_slope(s, x);
+    GeluErf, 2 * parallel::EXP, |s, x| s.mul(x, math::normal_cdf(s, x)),
+        s.add(math::normal_cdf(s, x), times_vanishing(s, x, math::normal_pdf(s, x)));
+    Silu, parallel::EXP, |s, x| s.mul(x, math::sigmoid(s, x)),
+        s.add(math::sigmoid(s, x), times_vanishing(s, x, math::sigmoid_slope(s, x)));
+    Sigmoid, parallel::EXP, |s, x| math::sigmoid(s, x), math::sigmoid_slope(s, x);
+    // 1 − tanh²x = 4σ′(2x), without the cancellation.
+    Tanh, parallel::EXP, |s, x| math::tanh(s, x),
+        s.mul(s.splat(4.0), math::sigmoid_slope(s, s.add(x, x)));
     Softplus, 2 * parallel::EXP, |s, x| {
         let e = math::exp(s, s.neg(s.abs(x)));
         s.add(s.max(s.splat(0.0), x), math::log1p_unit(s, e))
     }, math::sigmoid(s, x);
 }
 
-/// The factor of x in the tanh GELU: ½(1 + tanh u) = σ(2u).
+/// x·d, but 0 where d has vanished: there ∞·0 would make a NaN of it.
 #[inline(always)]
-fn gelu_gate<S: Simd>(s: S, x: S::F) -> S::F {
-    let cubic = s.fma(
-        s.mul(x, x),
-        s.splat(GELU_TWO_ALPHA * GELU_CUBIC),
-        s.splat(GELU_TWO_ALPHA),
-    );
-    math::sigmoid(s, s.mul(x, cubic))
+fn times_vanishing<S: Simd>(s: S, x: S::F, d: S::F) -> S::F {
+    s.select(s.eq(d, s.splat(0.0)), d, s.mul(x, d))
+}
+
+/// 2u for u = √(2/π)(x + 0.044715x³): the tanh GELU is x·½(1 + tanh u) = x·σ(2u).
+#[inline(always)]
+fn gelu_twice_u<S: Simd>(s: S, x: S::F) -> S::F {
+    let cubic = s.splat(GELU_TWO_ALPHA * GELU_CUBIC);
+    s.mul(x, s.fma(s.mul(x, x), cubic, s.splat(GELU_TWO_ALPHA)))
 }
 
 #[inline(always)]
 fn gelu_slope<S: Simd>(s: S, x: S::F) -> S::F {
-    let g = gelu_gate(s, x);
-    let d = s.mul(g, s.sub(s.splat(1.0), g));
-    let du = s.fma(
-        s.mul(x, x),
-        s.splat(3.0 * GELU_TWO_ALPHA * GELU_CUBIC),
-        s.splat(GELU_TWO_ALPHA),
-    );
-    let tail = s.select(s.eq(d, s.splat(0.0)), d, s.mul(s.mul(x, d), du));
-    s.add(g, tail)
+    let u = gelu_twice_u(s, x);
+    let cubic = s.splat(3.0 * GELU_TWO_ALPHA * GELU_CUBIC);
+    let du = s.fma(s.mul(x, x), cubic, s.splat(GELU_TWO_ALPHA));
+    let tail = times_vanishing(s, s.mul(x, du), math::sigmoid_slope(s, u));
+    s.add(math::sigmoid(s, u), tail)
 }
 
 /// 2·√(2/π)
@@ -193,8 +179,8 @@ impl<A: ActFn> Map<2, 1> for Slope<A> {
 
 pub fn forward(act: Act, x: &CpuStorage, l: &Layout) -> Result<(CpuStorage, Shape)> {
     let n = l.shape().elem_count();
-    let out = with_float!(NAME, x, |x: &[T]| {
-        let x = Input::full(gather::contiguous(x, l));
+    let out = with_float!(NAME, x, T => {
+        let x = Input::<T>::dense((x, l))?;
         with_act!(act, |a| Ok(T::wrap(elementwise::map(n, [x], Value(a)))))
     })?;
     Ok((out, l.shape().clone()))
@@ -212,13 +198,12 @@ pub fn forward_inplace(act: Act, x: &mut CpuStorage, l: &Layout) -> Result<()> {
 pub fn backward(
     act: Act,
     (x, xl): (&CpuStorage, &Layout),
-    (g, gl): (&CpuStorage, &Layout),
+    g: (&CpuStorage, &Layout),
 ) -> Result<(CpuStorage, Shape)> {
     let n = xl.shape().elem_count();
-    let out = with_float!(NAME, x, |x: &[T]| {
-        let x = Input::full(gather::contiguous(x, xl));
-        let g = Input::full(gather::contiguous(g.as_slice::<T>()?, gl));
-        with_act!(act, |a| Ok(T::wrap(elementwise::map(n, [x, g], Slope(a)))))
+    let out = with_float!(NAME, x, T => {
+        let inputs = [Input::<T>::dense((x, xl))?, Input::dense(g)?];
+        with_act!(act, |a| Ok(T::wrap(elementwise::map(n, inputs, Slope(a)))))
     })?;
     Ok((out, xl.shape().clone()))
 }
