@@ -1,4 +1,6 @@
 //! All integration tests, in one binary.
 
 mod cases;
+mod devices;
 mod errors;
+mod grid;
