@@ -24,6 +24,19 @@ pub enum Kind {
 }
 
 impl Row<'_> {
+    /// Whether the op has this form.
+    fn exists(&self) -> bool {
+        match self.kind {
+            Kind::Forward => true,
+            Kind::InPlace => self.case.in_place.is_some(),
+            Kind::Train => self.case.trains(),
+        }
+    }
+
+    fn is_quick(&self) -> bool {
+        self.size.quick && (self.dtype == DType::F32 || self.kind == Kind::Forward)
+    }
+
     /// `module/op/case/dtype/pass`
     pub fn key(&self) -> String {
         format!(
@@ -55,28 +68,17 @@ impl Row<'_> {
 pub fn rows(cases: &[OpCase], quick: bool) -> Vec<Row<'_>> {
     let mut rows = Vec::new();
     for case in cases {
-        for size in sizes(case).into_iter().filter(|size| size.quick || !quick) {
+        for size in sizes(case) {
             for dtype in DTYPES {
-                let row = |kind| Row {
+                rows.extend(size.kinds.iter().map(|&kind| Row {
                     case,
                     size,
                     dtype,
                     kind,
-                };
-                rows.extend(kinds(case, size).into_iter().map(row));
+                }));
             }
         }
     }
+    rows.retain(|row| row.exists() && (row.is_quick() || !quick));
     rows
-}
-
-fn kinds(case: &OpCase, size: Size) -> Vec<Kind> {
-    let mut kinds = vec![Kind::Forward];
-    if size.in_place && case.in_place.is_some() {
-        kinds.push(Kind::InPlace);
-    }
-    if size.train && case.trains() {
-        kinds.push(Kind::Train);
-    }
-    kinds
 }

@@ -33,8 +33,8 @@ impl<'a> Workload<'a> {
     /// Stock Candle's way to the row's result, which is dropped within.
     pub fn stock(&self) -> Result<()> {
         match self.row.kind {
-            Kind::Train => train(&self.row.case.reference, &self.inputs),
-            _ => run(self.stock_forward(), &self.inputs),
+            Kind::Train => train(self.stock_call(), &self.inputs),
+            _ => run(self.stock_call(), &self.inputs),
         }
     }
 
@@ -60,9 +60,18 @@ impl<'a> Workload<'a> {
         }
     }
 
-    pub fn stock_forward(&self) -> &Call {
+    fn stock_call(&self) -> &Call {
         let case = self.row.case;
-        case.stock.as_ref().unwrap_or(&case.reference)
+        match &case.stock {
+            // Stock's fused ops lose the gradient; its dropout is composed.
+            Some(stock) if self.row.kind != Kind::Train || self.is_random() => stock,
+            _ => &case.reference,
+        }
+    }
+
+    /// Whether stock draws its own random numbers, so that its results can't be ours.
+    pub fn is_random(&self) -> bool {
+        self.row.case.op == "dropout"
     }
 
     /// The bytes that a pass has to move: inputs and outputs, and the gradients when training.
@@ -93,11 +102,7 @@ impl<'a> Workload<'a> {
 
     /// The same of stock's.
     pub fn stock_results(&self) -> Result<Vec<Tensor>> {
-        let call = match self.row.kind {
-            Kind::Train => &self.row.case.reference,
-            _ => self.stock_forward(),
-        };
-        results(self.row.kind, call, &self.inputs)
+        results(self.row.kind, self.stock_call(), &self.inputs)
     }
 
     /// The same of stock's composed ops, on the CPU and in a wider dtype.
