@@ -2,5 +2,7 @@
 
 mod cases;
 mod devices;
+mod dropout;
 mod errors;
+mod golden;
 mod grid;

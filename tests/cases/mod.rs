@@ -10,23 +10,44 @@
 )]
 
 mod activation;
+mod affine_act;
+mod binary_act;
+mod dropout;
 mod fill;
+mod glu;
+mod reduce;
 
 pub use fill::Fill;
 
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{DType, Device, Result, Shape, Tensor};
 
 pub type Call = Box<dyn Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync>;
 pub type InPlace = Box<dyn Fn(&[Tensor]) -> Result<()> + Send + Sync>;
 
 /// Every declared case.
 pub fn all() -> Vec<OpCase> {
-    [activation::cases()].into_iter().flatten().collect()
+    let ops = [
+        activation::cases(),
+        affine_act::cases(),
+        binary_act::cases(),
+        dropout::cases(),
+        glu::cases(),
+        reduce::cases(),
+    ];
+    ops.into_iter().flatten().collect()
 }
 
-/// Everything the ops must refuse.
+/// What each op refuses, beside what all refuse: integers, tensors of different dtypes or devices,
+/// and in-place work on what tracks gradients.
 pub fn rejects() -> Vec<Reject> {
-    [activation::rejects()].into_iter().flatten().collect()
+    let ops = [
+        affine_act::rejects(),
+        binary_act::rejects(),
+        dropout::rejects(),
+        glu::rejects(),
+        reduce::rejects(),
+    ];
+    ops.into_iter().flatten().collect()
 }
 
 /// One way to call an op.
@@ -40,7 +61,7 @@ pub struct OpCase {
     /// The op's own `reference`: plain differentiable Candle, of any float dtype.
     pub reference: Call,
     /// The fastest forward that stock Candle offers, where that is not `reference`. It may cut the
-    /// gradient; what stock trains with is `reference`.
+    /// gradient, so stock trains with `reference`, and draw its own random numbers.
     pub stock: Option<Call>,
     /// The in-place form, which overwrites the first argument.
     pub in_place: Option<InPlace>,
@@ -66,60 +87,81 @@ pub struct Arg {
     pub grad: bool,
 }
 
-/// A call that must be an error, and what the error must say.
+/// A call that must be an error, and what the error must say: the op's name and these.
 pub struct Reject {
     pub op: &'static str,
     pub what: &'static str,
-    pub call: fn(&Device) -> Result<()>,
     pub says: &'static [&'static str],
+    pub call: fn(&Device) -> Result<()>,
+}
+
+impl Reject {
+    const fn new(
+        op: &'static str,
+        what: &'static str,
+        says: &'static [&'static str],
+        call: fn(&Device) -> Result<()>,
+    ) -> Self {
+        Reject {
+            op,
+            what,
+            says,
+            call,
+        }
+    }
+}
+
+/// Zeros, for calls that must be refused before anyone looks at the values.
+fn zeros(shape: impl Into<Shape>, device: &Device) -> Result<Tensor> {
+    Tensor::zeros(shape, DType::F32, device)
+}
+
+/// What an op returns: a tensor or a pair of them.
+pub trait Outputs {
+    fn tensors(self) -> Vec<Tensor>;
+}
+
+impl Outputs for Tensor {
+    fn tensors(self) -> Vec<Tensor> {
+        vec![self]
+    }
+}
+
+impl Outputs for (Tensor, Tensor) {
+    fn tensors(self) -> Vec<Tensor> {
+        vec![self.0, self.1]
+    }
+}
+
+fn call<O: Outputs>(f: impl Fn(&[Tensor]) -> Result<O> + Send + Sync + 'static) -> Call {
+    Box::new(move |t| Ok(f(t)?.tensors()))
 }
 
 impl OpCase {
-    pub fn new(
+    pub fn new<O: Outputs>(
         op: &'static str,
         name: impl Into<String>,
-        args: Vec<Arg>,
-        fused: impl Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static,
-        reference: impl Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static,
+        args: &[Arg],
+        fused: impl Fn(&[Tensor]) -> Result<O> + Send + Sync + 'static,
+        reference: impl Fn(&[Tensor]) -> Result<O> + Send + Sync + 'static,
     ) -> Self {
         OpCase {
             op,
             name: name.into(),
-            args,
-            fused: Box::new(move |t| Ok(vec![fused(t)?])),
-            reference: Box::new(move |t| Ok(vec![reference(t)?])),
+            args: args.to_vec(),
+            fused: call(fused),
+            reference: call(reference),
             stock: None,
             in_place: None,
             class: Class::Elementwise,
         }
     }
 
-    /// A case whose op returns a pair.
-    pub fn pair(
-        op: &'static str,
-        name: impl Into<String>,
-        args: Vec<Arg>,
-        fused: impl Fn(&[Tensor]) -> Result<(Tensor, Tensor)> + Send + Sync + 'static,
-        reference: impl Fn(&[Tensor]) -> Result<(Tensor, Tensor)> + Send + Sync + 'static,
-    ) -> Self {
-        let both = |(a, b)| vec![a, b];
-        OpCase {
-            op,
-            name: name.into(),
-            args,
-            fused: Box::new(move |t| fused(t).map(both)),
-            reference: Box::new(move |t| reference(t).map(both)),
-            stock: None,
-            in_place: None,
-            class: Class::Elementwise,
-        }
-    }
-
-    pub fn stock(
+    pub fn stock<O: Outputs>(
         mut self,
-        stock: impl Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static,
+        stock: impl Fn(&[Tensor]) -> Result<O> + Send + Sync + 'static,
     ) -> Self {
-        self.stock = Some(Box::new(move |t| Ok(vec![stock(t)?])));
+        self.stock = Some(call(stock));
         self
     }
 
@@ -178,6 +220,11 @@ impl Arg {
     /// `[rows, cols]`
     pub const fn matrix(name: &'static str, fill: Fill) -> Arg {
         Arg::new(name, fill, |rows, cols| vec![rows, cols])
+    }
+
+    /// `[rows, 1]`
+    pub const fn column(name: &'static str, fill: Fill) -> Arg {
+        Arg::new(name, fill, |rows, _| vec![rows, 1])
     }
 
     /// `[cols]`

@@ -160,4 +160,9 @@ macro_rules! grid {
 
 grid! {
     activation
+    affine_act
+    binary_act
+    dropout
+    glu
+    reduce
 }
