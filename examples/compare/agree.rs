@@ -89,3 +89,23 @@ fn difference(got: &[f32], want: &[f32]) -> f64 {
     }
     worst
 }
+
+#[cfg(test)]
+mod tests {
+    use super::difference;
+
+    #[test]
+    fn is_relative_to_the_largest_value() {
+        assert_eq!(difference(&[1.0, -3.0], &[1.0, -4.0]), 0.25);
+        assert_eq!(difference(&[0.5], &[0.0]), 0.5);
+    }
+
+    #[test]
+    fn specials_agree_only_with_themselves() {
+        let (nan, inf) = (f32::NAN, f32::INFINITY);
+        assert_eq!(difference(&[nan, inf, 1.0], &[nan, inf, 1.0]), 0.0);
+        for (got, want) in [(nan, 1.0), (1.0, nan), (inf, 1.0), (1.0, inf), (inf, -inf)] {
+            assert_eq!(difference(&[got], &[want]), f64::INFINITY);
+        }
+    }
+}

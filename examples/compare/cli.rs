@@ -94,3 +94,30 @@ fn device_name(name: &str) -> std::result::Result<&'static str, lexopt::Error> {
         _ => Err(format!("--device {name}: not one of cpu, metal").into()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::parse;
+
+    fn options(args: &str) -> super::Options {
+        let args = ["compare"].into_iter().chain(args.split_whitespace());
+        parse(args.map(Into::into)).unwrap().unwrap()
+    }
+
+    #[test]
+    fn only_narrows() {
+        let options = options("--quick --only silu --only /f32/");
+        assert!(options.quick && !options.list);
+        assert!(options.selects("activation/silu/1M/f32/fwd"));
+        assert!(!options.selects("activation/silu/1M/f16/fwd"));
+        assert!(!options.selects("activation/relu/1M/f32/fwd"));
+    }
+
+    #[test]
+    fn wrong_lines_are_errors() {
+        for line in ["--fast", "silu", "--only", "--device cuda", "--quick=yes"] {
+            let args = ["compare"].into_iter().chain(line.split_whitespace());
+            assert!(parse(args.map(Into::into)).is_err(), "{line}");
+        }
+    }
+}

@@ -213,8 +213,8 @@ fn time(us: Option<f64>) -> String {
         return or_dash(None);
     };
     let (value, unit) = match us {
-        us if us < 1e3 => (us, "us"),
-        us if us < 1e6 => (us / 1e3, "ms"),
+        us if us < 999.5 => (us, "us"),
+        us if us < 999.5e3 => (us / 1e3, "ms"),
         us => (us / 1e6, "s"),
     };
     match value {
@@ -231,4 +231,25 @@ fn or_dash(text: Option<String>) -> String {
 /// Candle appends a backtrace to its messages.
 fn first_line(text: &str) -> String {
     text.lines().next().unwrap_or_default().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{geometric_mean, time};
+
+    #[test]
+    fn times_have_three_digits() {
+        let times = [0.2634, 9.996, 61.74, 999.7, 1800.0, 61_700.0, 2.5e6];
+        let text = times.map(|us| time(Some(us)));
+        let want = [
+            "0.26us", "10.0us", "61.7us", "1.00ms", "1.80ms", "61.7ms", "2.50s",
+        ];
+        assert_eq!(text, want);
+    }
+
+    #[test]
+    fn the_mean_of_a_half_and_its_double_is_one() {
+        assert!((geometric_mean(&[0.5, 2.0]).unwrap() - 1.0).abs() < 1e-12);
+        assert!(geometric_mean(&[]).is_none());
+    }
 }
