@@ -8,6 +8,7 @@ pub mod math;
 pub mod parallel;
 pub mod rows;
 pub mod simd;
+pub mod staged;
 
 /// Runs `$body` with `$T` bound to the storage's element type and, in the closure form, `$s` to its
 /// elements.

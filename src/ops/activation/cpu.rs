@@ -2,7 +2,8 @@
 
 use super::{Act, NAME};
 use crate::cpu::elementwise::{self, Input, Map};
-use crate::cpu::simd::Simd;
+use crate::cpu::simd::{dispatch, Kernel, Simd};
+use crate::cpu::staged::{Around, Function, Part};
 use crate::cpu::{element::Element, gather, math, parallel, with_float};
 use candle_core::{CpuStorage, Layout, Result, Shape};
 
@@ -106,74 +107,138 @@ impl ActFn for LeakyRelu {
 
 /// Runs `$body` with `$a` bound to the functor of `$act`, so that the kind is a type in inner loops.
 macro_rules! with_act {
-    ($act:expr, |$a:ident| $body:expr) => {{
-        use $crate::ops::activation::cpu as fns;
-        use $crate::ops::activation::Act;
+    ($act:expr, |$a:ident| $body:expr) => {
+        with_act!(@ $act, $a, $body;
+            Act::Identity => Identity, Act::Relu => Relu, Act::Relu2 => Relu2,
+            Act::LeakyRelu(slope) => LeakyRelu(slope), Act::Gelu => Gelu, Act::GeluErf => GeluErf,
+            Act::Silu => Silu, Act::Sigmoid => Sigmoid, Act::Tanh => Tanh, Act::Softplus => Softplus)
+    };
+    (@ $act:expr, $a:ident, $body:expr; $($kind:pat => $functor:expr),*) => {
         match $act {
-            Act::Identity => {
-                let $a = fns::Identity;
+            $($kind => {
+                let $a = $functor;
                 $body
+            })*
+        }
+    };
+}
+
+impl Function for Act {
+    fn cost(&self) -> usize {
+        fn cost<A: ActFn>(_: A) -> usize {
+            A::COST
+        }
+        with_act!(*self, |a| cost(a))
+    }
+    fn value(&self, block: &mut [f32]) {
+        with_act!(*self, |a| dispatch(Values(a, block)))
+    }
+    fn slope(&self, block: &mut [f32]) {
+        with_act!(*self, |a| dispatch(Slopes(a, block)))
+    }
+}
+
+struct Values<'a, A>(A, &'a mut [f32]);
+struct Slopes<'a, A>(A, &'a mut [f32]);
+
+macro_rules! block_kernel {
+    ($name:ident, $method:ident) => {
+        impl<A: ActFn> Kernel for $name<'_, A> {
+            type Output = ();
+            #[inline(always)]
+            fn run<S: Simd>(self, s: S) {
+                for z in self.1.chunks_exact_mut(S::LANES) {
+                    // SAFETY: the chunk has LANES elements.
+                    unsafe {
+                        let y = self.0.$method(s, s.load_f32(z.as_ptr()));
+                        s.store_f32(z.as_mut_ptr(), y);
+                    }
+                }
+            }
+        }
+    };
+}
+block_kernel!(Values, value);
+block_kernel!(Slopes, slope);
+
+/// Runs `$run` with `$body` bound to the op `$around` with the activation in its middle. Activations
+/// that are next to free are compiled into the op's own loop.
+macro_rules! with_body {
+    ($around:expr, $act:expr, |$body:ident| $run:expr) => {{
+        use $crate::ops::activation::{cpu as fns, Act};
+        match &$act {
+            Act::Identity => {
+                let $body = fns::Direct($around, fns::Identity);
+                $run
             }
             Act::Relu => {
-                let $a = fns::Relu;
-                $body
+                let $body = fns::Direct($around, fns::Relu);
+                $run
             }
-            Act::Relu2 => {
-                let $a = fns::Relu2;
-                $body
-            }
-            Act::LeakyRelu(slope) => {
-                let $a = fns::LeakyRelu(slope);
-                $body
-            }
-            Act::Gelu => {
-                let $a = fns::Gelu;
-                $body
-            }
-            Act::GeluErf => {
-                let $a = fns::GeluErf;
-                $body
-            }
-            Act::Silu => {
-                let $a = fns::Silu;
-                $body
-            }
-            Act::Sigmoid => {
-                let $a = fns::Sigmoid;
-                $body
-            }
-            Act::Tanh => {
-                let $a = fns::Tanh;
-                $body
-            }
-            Act::Softplus => {
-                let $a = fns::Softplus;
-                $body
+            act => {
+                let (around, function) = ($around, *act);
+                let function: &dyn $crate::cpu::staged::Function = &function;
+                let $body = $crate::cpu::staged::Staged { around, function };
+                $run
             }
         }
     }};
 }
-pub(crate) use with_act;
+pub(crate) use with_body;
 
+/// An op around an activation, in one loop.
 #[derive(Clone, Copy)]
-struct Value<A>(A);
+pub struct Direct<P, A, const K: usize>(pub P, pub A);
 
-impl<A: ActFn> Map<1, 1> for Value<A> {
+impl<P, A, const I: usize, const K: usize, const O: usize> Map<I, O> for Direct<P, A, K>
+where
+    P: Around<I, K, O>,
+    A: ActFn,
+{
     const COST: usize = A::COST;
     #[inline(always)]
-    fn map<S: Simd>(&self, s: S, _: usize, [x]: [S::F; 1]) -> [S::F; 1] {
-        [self.0.value(s, x)]
+    fn map<S: Simd>(&self, s: S, _: usize, x: [S::F; I]) -> [S::F; O] {
+        let z = self.0.z(s, x);
+        let mut parts = [z; K];
+        for (out, part) in parts.iter_mut().zip(P::PARTS) {
+            *out = match part {
+                Part::Value => self.1.value(s, z),
+                Part::Slope => self.1.slope(s, z),
+            };
+        }
+        self.0.out(s, x, parts)
     }
 }
 
+/// y = act(x)
 #[derive(Clone, Copy)]
-struct Slope<A>(A);
+struct Forward;
 
-impl<A: ActFn> Map<2, 1> for Slope<A> {
-    const COST: usize = A::COST;
+impl Around<1, 1, 1> for Forward {
+    const PARTS: [Part; 1] = [Part::Value];
     #[inline(always)]
-    fn map<S: Simd>(&self, s: S, _: usize, [x, g]: [S::F; 2]) -> [S::F; 1] {
-        [s.mul(g, self.0.slope(s, x))]
+    fn z<S: Simd>(&self, _: S, [x]: [S::F; 1]) -> S::F {
+        x
+    }
+    #[inline(always)]
+    fn out<S: Simd>(&self, _: S, _: [S::F; 1], [value]: [S::F; 1]) -> [S::F; 1] {
+        [value]
+    }
+}
+
+/// dx = g · act′(x)
+#[derive(Clone, Copy)]
+struct Backward;
+
+impl Around<2, 1, 1> for Backward {
+    const PARTS: [Part; 1] = [Part::Slope];
+    #[inline(always)]
+    fn z<S: Simd>(&self, _: S, [x, _]: [S::F; 2]) -> S::F {
+        x
+    }
+    #[inline(always)]
+    fn out<S: Simd>(&self, s: S, [_, g]: [S::F; 2], [slope]: [S::F; 1]) -> [S::F; 1] {
+        [s.mul(g, slope)]
     }
 }
 
@@ -181,7 +246,7 @@ pub fn forward(act: Act, x: &CpuStorage, l: &Layout) -> Result<(CpuStorage, Shap
     let n = l.shape().elem_count();
     let out = with_float!(NAME, x, T => {
         let x = Input::<T>::dense((x, l))?;
-        with_act!(act, |a| Ok(T::wrap(elementwise::map(n, [x], Value(a)))))
+        Ok(T::wrap(with_body!(Forward, act, |body| elementwise::map(n, [x], body))))
     })?;
     Ok((out, l.shape().clone()))
 }
@@ -189,7 +254,7 @@ pub fn forward(act: Act, x: &CpuStorage, l: &Layout) -> Result<(CpuStorage, Shap
 pub fn forward_inplace(act: Act, x: &mut CpuStorage, l: &Layout) -> Result<()> {
     with_float!(NAME, x, |x: &[T]| {
         gather::update(x, l, |x: &mut [T]| {
-            with_act!(act, |a| elementwise::map_in_place(x, [], Value(a)))
+            with_body!(Forward, act, |body| elementwise::map_in_place(x, [], body))
         });
         Ok(())
     })
@@ -203,7 +268,7 @@ pub fn backward(
     let n = xl.shape().elem_count();
     let out = with_float!(NAME, x, T => {
         let inputs = [Input::<T>::dense((x, xl))?, Input::dense(g)?];
-        with_act!(act, |a| Ok(T::wrap(elementwise::map(n, inputs, Slope(a)))))
+        Ok(T::wrap(with_body!(Backward, act, |body| elementwise::map(n, inputs, body))))
     })?;
     Ok((out, xl.shape().clone()))
 }

@@ -1,21 +1,26 @@
 //! A map over (x, scale, bias), the last two read by their period where they were broadcast.
 
 use super::NAME;
-use crate::cpu::elementwise::{self, Input, Map};
+use crate::cpu::elementwise::{self, Input};
 use crate::cpu::simd::Simd;
+use crate::cpu::staged::{Around, Part};
 use crate::cpu::{element::Element, gather, with_float};
-use crate::ops::activation::cpu::{with_act, ActFn};
+use crate::ops::activation::cpu::with_body;
 use crate::ops::activation::Act;
 use candle_core::{CpuStorage, Layout, Result, Shape};
 
 #[derive(Clone, Copy)]
-struct Affine<A>(A);
+struct Affine;
 
-impl<A: ActFn> Map<3, 1> for Affine<A> {
-    const COST: usize = A::COST;
+impl Around<3, 1, 1> for Affine {
+    const PARTS: [Part; 1] = [Part::Value];
     #[inline(always)]
-    fn map<S: Simd>(&self, s: S, _: usize, [x, scale, bias]: [S::F; 3]) -> [S::F; 1] {
-        [self.0.value(s, s.fma(x, scale, bias))]
+    fn z<S: Simd>(&self, s: S, [x, scale, bias]: [S::F; 3]) -> S::F {
+        s.fma(x, scale, bias)
+    }
+    #[inline(always)]
+    fn out<S: Simd>(&self, _: S, _: [S::F; 3], [value]: [S::F; 1]) -> [S::F; 1] {
+        [value]
     }
 }
 
@@ -32,7 +37,7 @@ pub fn forward(
             Input::spread(scale, xl)?,
             Input::spread(bias, xl)?,
         ];
-        with_act!(act, |a| Ok(T::wrap(elementwise::map(n, inputs, Affine(a)))))
+        Ok(T::wrap(with_body!(Affine, act, |body| elementwise::map(n, inputs, body))))
     })?;
     Ok((out, xl.shape().clone()))
 }
@@ -46,7 +51,9 @@ pub fn forward_inplace(
     with_float!(NAME, x, |x: &[T]| {
         let inputs = [Input::spread(scale, xl)?, Input::spread(bias, xl)?];
         gather::update(x, xl, |x: &mut [T]| {
-            with_act!(act, |a| elementwise::map_in_place(x, inputs, Affine(a)))
+            with_body!(Affine, act, |body| elementwise::map_in_place(
+                x, inputs, body
+            ))
         });
         Ok(())
     })

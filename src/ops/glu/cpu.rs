@@ -1,30 +1,43 @@
 //! Maps over (gate, up) and (gate, up, g), of two tensors or of the halves of packed rows.
 
 use super::NAME;
-use crate::cpu::elementwise::{self, Input, Map, Walk};
+use crate::cpu::elementwise::{self, Input, Walk};
 use crate::cpu::simd::Simd;
+use crate::cpu::staged::{Around, Part};
 use crate::cpu::{element::Element, gather, with_float};
-use crate::ops::activation::cpu::{with_act, ActFn};
+use crate::ops::activation::cpu::with_body;
 use crate::ops::activation::Act;
 use candle_core::{CpuStorage, Layout, Result, Shape};
 
+/// act(gate) · up
 #[derive(Clone, Copy)]
-struct Gated<A>(A);
+struct Forward;
 
-impl<A: ActFn> Map<2, 1> for Gated<A> {
-    const COST: usize = A::COST;
+impl Around<2, 1, 1> for Forward {
+    const PARTS: [Part; 1] = [Part::Value];
     #[inline(always)]
-    fn map<S: Simd>(&self, s: S, _: usize, [gate, up]: [S::F; 2]) -> [S::F; 1] {
-        [s.mul(self.0.value(s, gate), up)]
+    fn z<S: Simd>(&self, _: S, [gate, _]: [S::F; 2]) -> S::F {
+        gate
+    }
+    #[inline(always)]
+    fn out<S: Simd>(&self, s: S, [_, up]: [S::F; 2], [value]: [S::F; 1]) -> [S::F; 1] {
+        [s.mul(value, up)]
     }
 }
 
-impl<A: ActFn> Map<3, 2> for Gated<A> {
-    const COST: usize = 2 * A::COST;
+/// (dgate, dup)
+#[derive(Clone, Copy)]
+struct Backward;
+
+impl Around<3, 2, 2> for Backward {
+    const PARTS: [Part; 2] = [Part::Slope, Part::Value];
     #[inline(always)]
-    fn map<S: Simd>(&self, s: S, _: usize, [gate, up, g]: [S::F; 3]) -> [S::F; 2] {
-        let dgate = s.mul(s.mul(g, up), self.0.slope(s, gate));
-        [dgate, s.mul(g, self.0.value(s, gate))]
+    fn z<S: Simd>(&self, _: S, [gate, _, _]: [S::F; 3]) -> S::F {
+        gate
+    }
+    #[inline(always)]
+    fn out<S: Simd>(&self, s: S, [_, up, g]: [S::F; 3], [slope, value]: [S::F; 2]) -> [S::F; 2] {
+        [s.mul(s.mul(g, up), slope), s.mul(g, value)]
     }
 }
 
@@ -34,7 +47,7 @@ pub fn forward(act: Act, gate: Arg, up: Arg) -> Result<(CpuStorage, Shape)> {
     let n = gate.1.shape().elem_count();
     let out = with_float!(NAME, gate.0, T => {
         let inputs = [Input::<T>::dense(gate)?, Input::dense(up)?];
-        with_act!(act, |a| Ok(T::wrap(elementwise::map(n, inputs, Gated(a)))))
+        Ok(T::wrap(with_body!(Forward, act, |body| elementwise::map(n, inputs, body))))
     })?;
     Ok((out, gate.1.shape().clone()))
 }
@@ -43,7 +56,11 @@ pub fn forward_inplace(act: Act, gate: (&mut CpuStorage, &Layout), up: Arg) -> R
     with_float!(NAME, gate.0, |x: &[T]| {
         let up = Input::dense(up)?;
         gather::update(x, gate.1, |x: &mut [T]| {
-            with_act!(act, |a| elementwise::map_in_place(x, [up], Gated(a)))
+            with_body!(Forward, act, |body| elementwise::map_in_place(
+                x,
+                [up],
+                body
+            ))
         });
         Ok(())
     })
@@ -53,9 +70,7 @@ pub fn backward(act: Act, gate: Arg, up: Arg, g: Arg) -> Result<CpuStorage> {
     let n = gate.1.shape().elem_count();
     with_float!(NAME, gate.0, T => {
         let inputs = [Input::<T>::dense(gate)?, Input::dense(up)?, Input::dense(g)?];
-        with_act!(act, |a| {
-            Ok(T::wrap(elementwise::map::<T, 3, 2>(n, inputs, Gated(a))))
-        })
+        Ok(T::wrap(with_body!(Backward, act, |body| elementwise::map(n, inputs, body))))
     })
 }
 
@@ -70,7 +85,9 @@ pub fn forward_packed(act: Act, (x, l): Arg) -> Result<CpuStorage> {
     with_float!(NAME, x, |x: &[T]| {
         let x = gather::contiguous(x, l);
         let inputs = halves.map(|half| Input::walked(&x, half));
-        with_act!(act, |a| Ok(T::wrap(elementwise::map(n, inputs, Gated(a)))))
+        Ok(T::wrap(with_body!(Forward, act, |body| elementwise::map(
+            n, inputs, body
+        ))))
     })
 }
 
@@ -80,8 +97,8 @@ pub fn backward_packed(act: Act, (x, l): Arg, g: Arg) -> Result<CpuStorage> {
         let x = gather::contiguous(x, l);
         let [gate, up] = halves.map(|half| Input::walked(&x, half));
         let inputs = [gate, up, Input::dense(g)?];
-        with_act!(act, |a| {
-            Ok(T::wrap(elementwise::map_to(n, inputs, halves, Gated(a))))
-        })
+        Ok(T::wrap(with_body!(Backward, act, |body| {
+            elementwise::map_to(n, inputs, halves, body)
+        })))
     })
 }
