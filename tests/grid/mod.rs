@@ -88,7 +88,7 @@ fn problem(point: &Point, check: Check) -> Option<String> {
     let text = match catch_unwind(AssertUnwindSafe(|| check(point))) {
         Ok(Ok(Ok(()))) => return None,
         Ok(Ok(Err(text))) => text,
-        Ok(Err(error)) => format!("error: {error}"),
+        Ok(Err(error)) => first_line(format!("error: {error}")),
         Err(_) => "panicked".to_string(),
     };
     let Point {
@@ -103,6 +103,11 @@ fn problem(point: &Point, check: Check) -> Option<String> {
         case.id(),
         device.location()
     ))
+}
+
+/// Without the backtrace that an error of Candle carries.
+fn first_line(text: String) -> String {
+    text.lines().next().unwrap_or_default().into()
 }
 
 macro_rules! grid {
