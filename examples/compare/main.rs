@@ -62,6 +62,7 @@ fn compare(
         true => Budget::QUICK,
         false => Budget::FULL,
     };
+    measure::settle_heap();
     let bar = progress(rows.len());
     let mut report = Report::new(options.device_name);
     bar.suspend(|| report.header())?;

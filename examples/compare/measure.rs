@@ -1,8 +1,9 @@
 //! Interleaved samples and their medians.
 
 use crate::plan::Kind;
-use crate::workload::Workload;
+use crate::workload::{Workload, MOST_IN_PLACE};
 use candle_core::Result;
+use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 /// When a row has been measured enough: after `time` and `fewest` samples of each side, and never
@@ -69,10 +70,19 @@ pub fn interleaved(work: &Workload, budget: &Budget, stock_runs: bool) -> Result
     })
 }
 
+/// Brings the heap to where any program is that has released a large tensor. From then on glibc
+/// keeps blocks of up to that size; before, it gives them back to the system, whose page faults
+/// would make a row's times depend on the rows before it.
+pub fn settle_heap() {
+    drop(black_box(Vec::<u8>::with_capacity(31 << 20)));
+}
+
 struct Side<'a> {
     work: &'a Workload<'a>,
     call: fn(&Workload<'a>) -> Result<()>,
     batch: usize,
+    /// Calls since the input was last restored.
+    calls: usize,
     /// Seconds per call.
     samples: Vec<f64>,
 }
@@ -84,6 +94,7 @@ impl<'a> Side<'a> {
             work,
             call,
             batch: 1,
+            calls: 0,
             samples: Vec::new(),
         };
         side.sample()?;
@@ -98,7 +109,11 @@ impl<'a> Side<'a> {
     }
 
     fn sample(&mut self) -> Result<()> {
-        self.work.reset()?;
+        if self.calls + self.batch > MOST_IN_PLACE {
+            self.work.reset()?;
+            self.calls = 0;
+        }
+        self.calls += self.batch;
         self.work.device.synchronize()?;
         let start = Instant::now();
         for _ in 0..self.batch {
@@ -123,10 +138,9 @@ impl<'a> Side<'a> {
 
 /// How many calls of `once` seconds make a sample.
 fn batch(kind: Kind, once: f64) -> usize {
-    // An op applied in place to its own result too often may end in denormals or infinities.
     let most = match kind {
-        Kind::InPlace => 64.0,
-        _ => 1000.0,
+        Kind::InPlace => MOST_IN_PLACE,
+        _ => 1000,
     };
-    (SAMPLE / once).ceil().clamp(1.0, most) as usize
+    ((SAMPLE / once).ceil() as usize).clamp(1, most)
 }

@@ -6,6 +6,10 @@ use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Result, Tensor, Var};
 use std::hint::black_box;
 
+/// How often an op may work in place on its own result before [`Workload::reset`]. More would lead
+/// to denormals and infinities; and a reset before each call would leave x in another core's cache.
+pub const MOST_IN_PLACE: usize = 16;
+
 pub struct Workload<'a> {
     pub row: &'a Row<'a>,
     pub device: &'a Device,
