@@ -70,6 +70,32 @@ pub trait Element: WithDType + Send + Sync {
         }
         Self::store(s, p, x)
     }
+
+    /// A vector where `left` elements remain: all of it if `FULL`, else these and zeros.
+    ///
+    /// # Safety
+    /// `p` is valid for reads of `LANES` elements if `FULL`, else of `left` < `LANES`.
+    #[inline(always)]
+    unsafe fn load_piece<S: Simd, const FULL: bool>(s: S, p: *const Self, left: usize) -> S::F {
+        if FULL {
+            Self::load(s, p)
+        } else {
+            Self::load_partial(s, p, left, 0.0)
+        }
+    }
+
+    /// The counterpart of [`Element::load_piece`].
+    ///
+    /// # Safety
+    /// `p` is valid for writes of `LANES` elements if `FULL`, else of `left` < `LANES`.
+    #[inline(always)]
+    unsafe fn store_piece<S: Simd, const FULL: bool>(s: S, p: *mut Self, left: usize, x: S::F) {
+        if FULL {
+            Self::store(s, p, x)
+        } else {
+            Self::store_partial(s, p, left, x)
+        }
+    }
 }
 
 macro_rules! element {

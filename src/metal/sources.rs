@@ -61,7 +61,9 @@ sources! {
     COPY = "copy",
     DROPOUT = "dropout",
     GLU = "glu",
+    GROUP_NORM = "group_norm",
     REDUCE = "reduce",
+    ROW_NORM = "row_norm",
 }
 
 #[cfg(test)]

@@ -88,7 +88,7 @@ pub fn activation(x: &Tensor, act: Act) -> Result<Tensor> {
 pub fn activation_inplace(x: &Tensor, act: Act) -> Result<()> {
     check::float(NAME, x)?;
     check::untracked(NAME, x)?;
-    x.inplace_op1(&Activation(act))
+    apply::inplace1(x, Activation(act))
 }
 
 macro_rules! named {

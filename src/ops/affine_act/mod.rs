@@ -41,7 +41,7 @@ pub fn affine_act(x: &Tensor, scale: &Tensor, bias: &Tensor, act: Act) -> Result
 pub fn affine_act_inplace(x: &Tensor, scale: &Tensor, bias: &Tensor, act: Act) -> Result<()> {
     check_args(x, scale, bias)?;
     check::untracked(NAME, x)?;
-    x.inplace_op3(scale, bias, &AffineAct(act))
+    apply::inplace3(x, scale, bias, AffineAct(act))
 }
 
 fn check_args(x: &Tensor, scale: &Tensor, bias: &Tensor) -> Result<()> {

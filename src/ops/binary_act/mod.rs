@@ -96,7 +96,7 @@ fn apply(x: &Tensor, y: &Tensor, op: BinaryOp, act: Act) -> Result<Tensor> {
 fn apply_inplace(x: &Tensor, y: &Tensor, op: BinaryOp, act: Act) -> Result<()> {
     check_args(x, y)?;
     check::untracked(NAME, x)?;
-    x.inplace_op2(y, &BinaryAct { op, act })
+    apply::inplace2(x, y, BinaryAct { op, act })
 }
 
 /// [`add_act`] and [`mul_act`] as a CustomOp, out of place and in place.

@@ -60,11 +60,8 @@ pub fn dropout_add(x: &Tensor, residual: &Tensor, p: f32, seed: u64) -> Result<T
 pub fn dropout_inplace(x: &Tensor, p: f32, seed: u64) -> Result<()> {
     check_args(x, p)?;
     check::untracked(NAME, x)?;
-    x.inplace_op1(&Dropout {
-        relu: false,
-        p,
-        seed,
-    })
+    let relu = false;
+    apply::inplace1(x, Dropout { relu, p, seed })
 }
 
 fn check_args(x: &Tensor, p: f32) -> Result<()> {

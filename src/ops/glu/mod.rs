@@ -53,7 +53,7 @@ pub fn glu_packed(x: &Tensor, act: Act) -> Result<Tensor> {
 pub fn glu_inplace(gate: &Tensor, up: &Tensor, act: Act) -> Result<()> {
     check_args(gate, up)?;
     check::untracked(NAME, gate)?;
-    gate.inplace_op2(up, &Glu(act))
+    apply::inplace2(gate, up, Glu(act))
 }
 
 fn check_args(gate: &Tensor, up: &Tensor) -> Result<()> {
