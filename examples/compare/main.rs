@@ -7,6 +7,7 @@ mod agree;
 mod cases;
 mod cli;
 mod json;
+mod load;
 mod measure;
 mod plan;
 mod report;
@@ -16,6 +17,7 @@ mod workload;
 use candle_core::{Device, Result};
 use cli::Options;
 use indicatif::{ProgressBar, ProgressStyle};
+use load::Load;
 use measure::Budget;
 use plan::Row;
 use report::{Outcome, Report};
@@ -63,6 +65,7 @@ fn compare(
         false => Budget::FULL,
     };
     measure::settle_heap();
+    let load = Load::now();
     let bar = progress(rows.len());
     let mut report = Report::new(options.device_name);
     bar.suspend(|| report.header())?;
@@ -74,6 +77,7 @@ fn compare(
     }
     bar.finish_and_clear();
     report.summary()?;
+    warn_if_busy(load);
     if let Some(path) = &options.json {
         json::write(path, report.lines())?;
     }
@@ -89,6 +93,21 @@ fn measure_row(row: &Row, device: &Device, budget: &Budget) -> Result<Outcome> {
         timing,
         bytes: work.bytes()?,
     })
+}
+
+/// Candle's pool waits for all its threads, so that stock suffers most where these are interrupted.
+fn warn_if_busy(start: Option<Load>) {
+    let others = match (start, Load::now()) {
+        (Some(start), Some(end)) => end.others_since(&start),
+        _ => return,
+    };
+    if others > 0.1 {
+        eprintln!(
+            "compare: other programs used {:.0} % of the CPUs meanwhile, which slows stock Candle \
+             more than ours: don't rely on these times and ratios",
+            others * 100.0
+        );
+    }
 }
 
 /// A bar on stderr, which indicatif hides where that is no terminal.

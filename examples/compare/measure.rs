@@ -41,10 +41,17 @@ pub struct Timing {
 
 /// A sample is a batch of calls that takes at least this long, so that the clock's resolution and
 /// its own cost don't count.
-const SAMPLE: f64 = 20e-6;
+const SAMPLE: Duration = Duration::from_micros(20);
+
+/// Calls of the same side go untimed before a sample for this long: the worker threads of stock
+/// Candle's pool spin for about a millisecond after each op and would keep a core from ours.
+const LEAD_IN: Duration = Duration::from_micros(1500);
+
+/// A call this long needs neither.
+const LONG: Duration = Duration::from_millis(10);
 
 /// Samples stock, ours, ours, stock, … so that a slow moment and what one side leaves behind in
-/// the caches and the heap hit both alike.
+/// the heap hit both alike.
 pub fn interleaved(work: &Workload, budget: &Budget, stock_runs: bool) -> Result<Timing> {
     let mut fused = Side::new(work, Workload::fused)?;
     let mut stock = match stock_runs {
@@ -79,7 +86,8 @@ pub fn settle_heap() {
 
 struct Side<'a> {
     work: &'a Workload<'a>,
-    call: fn(&Workload<'a>) -> Result<()>,
+    run: fn(&Workload<'a>) -> Result<()>,
+    lead_in: Duration,
     batch: usize,
     /// Calls since the input was last restored.
     calls: usize,
@@ -89,40 +97,49 @@ struct Side<'a> {
 
 impl<'a> Side<'a> {
     /// Warms up and chooses the batch.
-    fn new(work: &'a Workload<'a>, call: fn(&Workload<'a>) -> Result<()>) -> Result<Self> {
+    fn new(work: &'a Workload<'a>, run: fn(&Workload<'a>) -> Result<()>) -> Result<Self> {
         let mut side = Side {
             work,
-            call,
+            run,
+            lead_in: Duration::ZERO,
             batch: 1,
             calls: 0,
             samples: Vec::new(),
         };
         side.sample()?;
-        // A long call needs no more warming up and no batch.
-        if side.samples[0] < 10e-3 {
+        if side.samples[0] < LONG.as_secs_f64() {
+            side.lead_in = LEAD_IN;
             side.sample()?;
             side.batch = batch(work.row.kind, side.samples[1]);
-            side.sample()?;
         }
         side.samples.clear();
         Ok(side)
     }
 
     fn sample(&mut self) -> Result<()> {
-        if self.calls + self.batch > MOST_IN_PLACE {
+        let start = Instant::now();
+        while start.elapsed() < self.lead_in {
+            self.call(1)?;
+        }
+        let seconds = self.call(self.batch)?.as_secs_f64();
+        self.samples.push(seconds / self.batch as f64);
+        Ok(())
+    }
+
+    /// The time that `times` calls take.
+    fn call(&mut self, times: usize) -> Result<Duration> {
+        if self.calls + times > MOST_IN_PLACE {
             self.work.reset()?;
             self.calls = 0;
         }
-        self.calls += self.batch;
+        self.calls += times;
         self.work.device.synchronize()?;
         let start = Instant::now();
-        for _ in 0..self.batch {
-            (self.call)(self.work)?;
+        for _ in 0..times {
+            (self.run)(self.work)?;
         }
         self.work.device.synchronize()?;
-        let elapsed = start.elapsed().as_secs_f64();
-        self.samples.push(elapsed / self.batch as f64);
-        Ok(())
+        Ok(start.elapsed())
     }
 
     fn median(mut self) -> f64 {
@@ -142,5 +159,5 @@ fn batch(kind: Kind, once: f64) -> usize {
         Kind::InPlace => MOST_IN_PLACE,
         _ => 1000,
     };
-    ((SAMPLE / once).ceil() as usize).clamp(1, most)
+    ((SAMPLE.as_secs_f64() / once).ceil() as usize).clamp(1, most)
 }
