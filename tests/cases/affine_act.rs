@@ -34,6 +34,7 @@ fn case(name: &str, (scale, bias): (Arg, Arg), act: Act) -> OpCase {
         move |t| reference(&t[0], &t[1], &t[2], act),
     )
     .in_place(move |t| affine_act_inplace(&t[0], &t[1], &t[2], act))
+    .stepwise_gradients()
 }
 
 pub fn rejects() -> Vec<Reject> {

@@ -17,6 +17,9 @@ pub enum Fill {
 }
 
 impl Fill {
+    /// No finite value is larger.
+    pub const LIMIT: f64 = 4.0;
+
     pub fn tensor(
         self,
         shape: &[usize],
@@ -54,12 +57,12 @@ impl Fill {
     }
 }
 
-/// The spacing of the dtype's values in 2..4, the widest binade that is used.
+/// The spacing of the dtype's values in 4..8, so that the sum of two is exact too.
 fn step(dtype: DType) -> f32 {
     match dtype {
-        DType::BF16 => 2f32.powi(-6),
-        DType::F16 => 2f32.powi(-9),
-        _ => 2f32.powi(-20),
+        DType::BF16 => 2f32.powi(-5),
+        DType::F16 => 2f32.powi(-8),
+        _ => 2f32.powi(-19),
     }
 }
 

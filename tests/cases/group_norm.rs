@@ -16,7 +16,9 @@ pub fn cases() -> Vec<OpCase> {
         OpCase::new(
             OP,
             "group_norm_plain",
-            &[Arg::new("x", Fill::Signal, |rows, cols| vec![rows, CHANNELS, 2, cols])],
+            &[Arg::new("x", Fill::Signal, |rows, cols| {
+                vec![rows, CHANNELS, 2, cols]
+            })],
             |t| group_norm(&t[0], 1, None, None, EPS),
             |t| reference(&t[0], 1, None, None, EPS),
         )
@@ -42,18 +44,24 @@ fn affine(name: &str, groups: usize) -> OpCase {
 
 pub fn rejects() -> Vec<Reject> {
     vec![
-        Reject::new(OP, "groups that do not divide the channels", &["3", "4 channels"], |d| {
-            group_norm(&zeros((1, 4, 5), d)?, 3, None, None, EPS).map(drop)
-        }),
+        Reject::new(
+            OP,
+            "groups that do not divide the channels",
+            &["3", "4 channels"],
+            |d| group_norm(&zeros((1, 4, 5), d)?, 3, None, None, EPS).map(drop),
+        ),
         Reject::new(OP, "no groups", &["0 groups", "4 channels"], |d| {
             group_norm_inplace(&zeros((1, 4, 5), d)?, 0, None, None, EPS)
         }),
         Reject::new(OP, "a vector", &["[4]", "[batch, channels, ..]"], |d| {
             group_norm(&zeros(4, d)?, 2, None, None, EPS).map(drop)
         }),
-        Reject::new(OP, "a weight of another length", &["weight", "[5]", "4 channels"], |d| {
-            group_norm(&zeros((1, 4, 5), d)?, 2, Some(&zeros(5, d)?), None, EPS).map(drop)
-        }),
+        Reject::new(
+            OP,
+            "a weight of another length",
+            &["weight", "[5]", "4 channels"],
+            |d| group_norm(&zeros((1, 4, 5), d)?, 2, Some(&zeros(5, d)?), None, EPS).map(drop),
+        ),
         Reject::new(OP, "eps = 0", &["eps is 0", "positive"], |d| {
             group_norm(&zeros((1, 4, 5), d)?, 2, None, None, 0.0).map(drop)
         }),

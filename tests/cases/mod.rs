@@ -15,7 +15,9 @@ mod binary_act;
 mod dropout;
 mod fill;
 mod glu;
+mod group_norm;
 mod reduce;
+mod row_norm;
 
 pub use fill::Fill;
 
@@ -32,7 +34,9 @@ pub fn all() -> Vec<OpCase> {
         binary_act::cases(),
         dropout::cases(),
         glu::cases(),
+        group_norm::cases(),
         reduce::cases(),
+        row_norm::cases(),
     ];
     ops.into_iter().flatten().collect()
 }
@@ -45,7 +49,9 @@ pub fn rejects() -> Vec<Reject> {
         binary_act::rejects(),
         dropout::rejects(),
         glu::rejects(),
+        group_norm::rejects(),
         reduce::rejects(),
+        row_norm::rejects(),
     ];
     ops.into_iter().flatten().collect()
 }
@@ -65,16 +71,21 @@ pub struct OpCase {
     pub stock: Option<Call>,
     /// The in-place form, which overwrites the first argument.
     pub in_place: Option<InPlace>,
+    /// Of the outputs.
     pub class: Class,
+    /// Of the gradients. One to a broadcast argument is always `Stepwise`.
+    pub grad_class: Class,
 }
 
 /// How rounding errors add up, which decides the tolerance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// An output comes from one element of each input.
+    /// A number comes from one element of each input.
     Elementwise,
-    /// An output comes from a whole row.
+    /// It comes from a whole row, in f32 up to the one rounding at the end.
     Reduction,
+    /// On the way it has been through other tensors of the dtype.
+    Stepwise,
 }
 
 /// A tensor argument.
@@ -154,6 +165,7 @@ impl OpCase {
             stock: None,
             in_place: None,
             class: Class::Elementwise,
+            grad_class: Class::Elementwise,
         }
     }
 
@@ -175,6 +187,12 @@ impl OpCase {
 
     pub fn reduction(mut self) -> Self {
         self.class = Class::Reduction;
+        self.grad_class = Class::Reduction;
+        self
+    }
+
+    pub fn stepwise_gradients(mut self) -> Self {
+        self.grad_class = Class::Stepwise;
         self
     }
 

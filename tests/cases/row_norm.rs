@@ -12,9 +12,13 @@ const WEIGHT: Arg = Arg::vector("weight", Fill::Weight);
 const BIAS: Arg = Arg::vector("bias", Fill::Addend);
 
 pub fn cases() -> Vec<OpCase> {
-    let cases = [rms(), layer(), with_residual()];
-    let cases = cases.into_iter().flatten();
-    cases.map(OpCase::reduction).collect()
+    let plain = [rms(), layer()].into_iter().flatten();
+    let residual = with_residual().into_iter();
+    // The two gradients of the sum are rounded before they are added.
+    let residual = residual
+        .map(OpCase::reduction)
+        .map(OpCase::stepwise_gradients);
+    plain.map(OpCase::reduction).chain(residual).collect()
 }
 
 fn rms() -> Vec<OpCase> {
@@ -135,38 +139,59 @@ fn with_residual() -> Vec<OpCase> {
 
 pub fn rejects() -> Vec<Reject> {
     vec![
-        Reject::new("rms_norm", "a weight of another length", &["weight", "512", "1024"], |d| {
-            rms_norm(&zeros((2, 1024), d)?, Some(&zeros(512, d)?), EPS).map(drop)
-        }),
-        Reject::new("layer_norm", "a bias of another length", &["bias", "3", "4"], |d| {
-            layer_norm(&zeros((2, 4), d)?, None, Some(&zeros(3, d)?), EPS).map(drop)
-        }),
-        Reject::new("layer_norm", "a weight of rank 2", &["weight", "[2, 4]", "4"], |d| {
-            layer_norm_inplace(&zeros((2, 4), d)?, Some(&zeros((2, 4), d)?), None, EPS)
-        }),
+        Reject::new(
+            "rms_norm",
+            "a weight of another length",
+            &["weight", "512", "1024"],
+            |d| rms_norm(&zeros((2, 1024), d)?, Some(&zeros(512, d)?), EPS).map(drop),
+        ),
+        Reject::new(
+            "layer_norm",
+            "a bias of another length",
+            &["bias", "3", "4"],
+            |d| layer_norm(&zeros((2, 4), d)?, None, Some(&zeros(3, d)?), EPS).map(drop),
+        ),
+        Reject::new(
+            "layer_norm",
+            "a weight of rank 2",
+            &["weight", "[2, 4]", "4"],
+            |d| layer_norm_inplace(&zeros((2, 4), d)?, Some(&zeros((2, 4), d)?), None, EPS),
+        ),
         Reject::new("rms_norm", "eps = 0", &["eps is 0", "positive"], |d| {
             rms_norm(&zeros((2, 4), d)?, None, 0.0).map(drop)
         }),
-        Reject::new("layer_norm", "a negative eps", &["eps is -", "positive"], |d| {
-            layer_norm(&zeros((2, 4), d)?, None, None, -1e-5).map(drop)
-        }),
+        Reject::new(
+            "layer_norm",
+            "a negative eps",
+            &["eps is -", "positive"],
+            |d| layer_norm(&zeros((2, 4), d)?, None, None, -1e-5).map(drop),
+        ),
         Reject::new("l2_norm", "a NaN eps", &["eps is NaN", "positive"], |d| {
             l2_norm(&zeros((2, 4), d)?, f32::NAN).map(drop)
         }),
-        Reject::new("rms_norm", "eps = 0 in place", &["eps is 0", "positive"], |d| {
-            rms_norm_inplace(&zeros((2, 4), d)?, None, 0.0)
-        }),
+        Reject::new(
+            "rms_norm",
+            "eps = 0 in place",
+            &["eps is 0", "positive"],
+            |d| rms_norm_inplace(&zeros((2, 4), d)?, None, 0.0),
+        ),
         Reject::new("rms_norm", "a scalar", &["rank 0", "rank 1"], |d| {
             rms_norm(&zeros((), d)?, None, EPS).map(drop)
         }),
         Reject::new("l2_norm", "a scalar in place", &["rank 0", "rank 1"], |d| {
             l2_norm_inplace(&zeros((), d)?, EPS)
         }),
-        Reject::new("add_rms_norm", "a residual of another shape", &["residual", "[4]"], |d| {
-            add_rms_norm(&zeros((2, 4), d)?, &zeros(4, d)?, None, EPS).map(drop)
-        }),
-        Reject::new("add_layer_norm", "eps = 0", &["eps is 0", "positive"], |d| {
-            add_layer_norm(&zeros(4, d)?, &zeros(4, d)?, None, None, 0.0).map(drop)
-        }),
+        Reject::new(
+            "add_rms_norm",
+            "a residual of another shape",
+            &["residual", "[4]"],
+            |d| add_rms_norm(&zeros((2, 4), d)?, &zeros(4, d)?, None, EPS).map(drop),
+        ),
+        Reject::new(
+            "add_layer_norm",
+            "eps = 0",
+            &["eps is 0", "positive"],
+            |d| add_layer_norm(&zeros(4, d)?, &zeros(4, d)?, None, None, 0.0).map(drop),
+        ),
     ]
 }

@@ -1,6 +1,7 @@
 //! Values known from the formulas, computed by hand or to many digits elsewhere.
 
 mod elementwise;
+mod norms;
 mod reductions;
 
 use candle_core::{DType, Device, Result, Tensor, Var};

@@ -3,9 +3,8 @@
 
 use super::check::{self, all, at, Verdict};
 use super::gradients::gradients;
-use super::tolerance::tolerance;
 use super::Point;
-use crate::cases::{Class, Fill};
+use crate::cases::Fill;
 use candle_core::{DType, Device, Result, Tensor};
 
 /// Truncation (h²) and cancellation (1e-16/h) both stay far below the f32 tolerance.
@@ -19,8 +18,7 @@ pub fn agree(point: &Point) -> Result<Verdict> {
     all(wanted, |(i, arg)| {
         let want = differences(point, &exact, i)?;
         let verdict = match &got[i] {
-            // Short sums, but always a sum: the loss adds up every output.
-            Some(got) => check::close(got, &want, tolerance(point.dtype, Class::Reduction))?,
+            Some(got) => check::close(got, &want, point.gradient_tolerance(got, &inputs))?,
             None => Err("missing".into()),
         };
         Ok(at(format!("gradient to {}", arg.name), verdict))

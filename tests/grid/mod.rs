@@ -169,5 +169,7 @@ grid! {
     binary_act
     dropout
     glu
+    group_norm
     reduce
+    row_norm
 }
