@@ -6,3 +6,5 @@ mod dropout;
 mod errors;
 mod golden;
 mod grid;
+mod layers;
+mod training;
