@@ -6,3 +6,4 @@ mod dropout;
 mod errors;
 mod golden;
 mod grid;
+mod layers;

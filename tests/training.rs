@@ -86,10 +86,15 @@ fn gradients_reach_every_variable() -> Result<()> {
         let model = Model::new(device);
         let grads = loss(&model)?.backward()?;
         for (name, var) in model.vars.data().lock().unwrap().iter() {
-            let grad = grads.get(var).unwrap_or_else(|| panic!("no gradient to {name}"));
+            let grad = grads
+                .get(var)
+                .unwrap_or_else(|| panic!("no gradient to {name}"));
             assert_eq!(grad.dims(), var.dims(), "{name}");
             let size = grad.abs()?.max_all()?.to_scalar::<f32>()?;
-            assert!(size > 1e-6 && size.is_finite(), "the gradient to {name} is {size}");
+            assert!(
+                size > 1e-6 && size.is_finite(),
+                "the gradient to {name} is {size}"
+            );
         }
     }
     Ok(())
@@ -105,7 +110,10 @@ fn training_lowers_the_loss() -> Result<()> {
             sgd.backward_step(&loss(&model)?)?;
         }
         let after = loss(&model)?.to_scalar::<f32>()?;
-        assert!(after < 0.5 * before, "the loss went from {before} to {after}");
+        assert!(
+            after < 0.5 * before,
+            "the loss went from {before} to {after}"
+        );
     }
     Ok(())
 }
