@@ -81,6 +81,36 @@ inline void store4(device T* p, ulong left, bool aligned, float4 v) {
     }
 }
 
+// ---- Broadcast operands ----
+
+// Element i is p[(i / repeat) % period].
+struct Spread {
+    ulong period;
+    ulong repeat;
+};
+
+inline ulong spread_index(constant Spread& s, ulong i) {
+    // 64-bit division is slow: avoid it where the index is short.
+    if (i <= 0xFFFFFFFFu && s.repeat <= 0xFFFFFFFFu) {
+        uint at = uint(i) / uint(s.repeat);
+        return s.period <= 0xFFFFFFFFu ? ulong(at % uint(s.period)) : ulong(at);
+    }
+    return (i / s.repeat) % s.period;
+}
+
+// Elements i to i + 3 of n, or the fewer that are left.
+template <typename T>
+inline float4 load4_spread(device const T* p, constant Spread& s, ulong i, ulong n, bool aligned) {
+    if (s.repeat == 1u && s.period % 4u == 0u) {
+        return load4(p + spread_index(s, i), n - i, aligned, 0.0f);
+    }
+    float4 v = float4(0.0f);
+    for (uint k = 0u; k < 4u && i + k < n; k++) {
+        v[k] = float(p[spread_index(s, i + k)]);
+    }
+    return v;
+}
+
 // ---- Functions that <metal_math> lacks ----
 
 // log(1 + x) for x in [0, 1], as 2 atanh(x / (2 + x)). Within 2 ulp.

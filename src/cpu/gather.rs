@@ -37,7 +37,7 @@ pub fn periodic<'a, T: Element>(data: &'a [T], layout: &Layout) -> Cow<'a, [T]> 
 }
 
 /// Dims and strides with size-1 dims dropped and dims that step as one merged.
-fn collapsed(layout: &Layout) -> Vec<(usize, usize)> {
+pub fn collapsed(layout: &Layout) -> Vec<(usize, usize)> {
     let mut out: Vec<(usize, usize)> = Vec::with_capacity(layout.dims().len());
     for (&d, &s) in layout.dims().iter().zip(layout.stride()) {
         match out.last_mut() {

@@ -122,7 +122,7 @@ impl Fold<2, 1> for Dot {
     }
 }
 
-/// The largest element; NaN if any element is NaN.
+/// The largest element that is not NaN.
 #[derive(Clone, Copy)]
 pub struct Max;
 
@@ -133,12 +133,12 @@ impl Fold<1, 1> for Max {
     }
     #[inline(always)]
     fn step<S: Simd>(&self, s: S, [acc]: [S::F; 1], [x]: [S::F; 1]) -> [S::F; 1] {
-        [Self::join(s, acc, x)]
+        // A NaN in either operand gives the second, which never is one.
+        [s.max(x, acc)]
     }
     #[inline(always)]
     fn join<S: Simd>(s: S, a: S::F, b: S::F) -> S::F {
-        // `max` keeps a NaN of its second operand; the select keeps one of the first.
-        s.select(s.eq(a, a), s.max(a, b), a)
+        s.max(a, b)
     }
     #[inline(always)]
     fn finish<S: Simd>(s: S, acc: S::F) -> f32 {

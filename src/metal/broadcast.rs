@@ -32,6 +32,44 @@ impl Broadcast {
     }
 }
 
+/// The way to the rows of a layout: row `i` begins where the strides of `dims` lead, `i` counting through their sizes.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Rows {
+    /// What has to be copied first, where the elements of a row are apart: the layout without what it broadcasts.
+    pub(crate) copied: Option<Layout>,
+    pub(crate) dims: Vec<(usize, usize)>,
+}
+
+impl Rows {
+    pub(crate) fn new(layout: &Layout) -> Self {
+        let rows = layout.dims().len().saturating_sub(1);
+        let leading = |stride: &[usize]| {
+            let dims = Shape::from(&layout.dims()[..rows]);
+            collapse(&Layout::new(dims, stride[..rows].to_vec(), 0))
+        };
+        if layout.dims()[rows..].iter().all(|&cols| cols <= 1) || layout.stride()[rows] == 1 {
+            return Self {
+                copied: None,
+                dims: leading(layout.stride()),
+            };
+        }
+        let mut dims = layout.dims().to_vec();
+        for d in (0..rows).filter(|&d| repeats(layout, d)) {
+            dims[d] = 1;
+        }
+        let shape = Shape::from(dims);
+        let mut stride = Layout::contiguous(shape.clone()).stride().to_vec();
+        for d in (0..rows).filter(|&d| repeats(layout, d)) {
+            stride[d] = 0;
+        }
+        let copied = Layout::new(shape, layout.stride().to_vec(), layout.start_offset());
+        Self {
+            copied: Some(copied),
+            dims: leading(&stride),
+        }
+    }
+}
+
 /// The layout without the dims that it broadcasts at the front: element `i` is `i % elem_count` of it.
 pub(crate) fn without_front(layout: &Layout) -> Layout {
     let rank = layout.dims().len();
@@ -128,6 +166,40 @@ mod tests {
             let front = indices(&without_front(&layout));
             let read: Vec<_> = (0..layout.shape().elem_count())
                 .map(|i| front[i % front.len()])
+                .collect();
+            assert_eq!(read, indices(&layout), "{layout:?}");
+        }
+    }
+
+    #[test]
+    fn rows_are_found_by_their_strides() {
+        let base = Layout::contiguous_with_offset((3, 4, 5), 7);
+        let middle = base.narrow(1, 2, 1).unwrap();
+        let more = [
+            middle.broadcast_as((3, 6, 5)).unwrap(),
+            middle.broadcast_as((2, 3, 6, 5)).unwrap(),
+            base.narrow(2, 1, 1)
+                .unwrap()
+                .broadcast_as((3, 4, 6))
+                .unwrap(),
+            base.transpose(0, 2).unwrap().narrow(1, 0, 1).unwrap(),
+        ];
+        for layout in layouts().into_iter().chain(more) {
+            let Rows { copied, dims } = Rows::new(&layout);
+            let (sizes, strides): (Vec<_>, Vec<_>) = dims.into_iter().unzip();
+            let start = if copied.is_some() {
+                0
+            } else {
+                layout.start_offset()
+            };
+            let firsts = indices(&Layout::new(Shape::from(sizes), strides, start));
+            let cols = layout.dims().last().copied().unwrap_or(1);
+            // Where the copy's elements come from, or the storage itself.
+            let from = copied.map(|core| indices(&core));
+            let read: Vec<_> = firsts
+                .iter()
+                .flat_map(|&first| first..first + cols)
+                .map(|i| from.as_ref().map_or(i, |from| from[i]))
                 .collect();
             assert_eq!(read, indices(&layout), "{layout:?}");
         }

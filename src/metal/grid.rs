@@ -34,6 +34,12 @@ pub(crate) struct Grid {
 }
 
 impl Grid {
+    /// The same grid `n` times along z: `threadgroup_position_in_grid.z` counts them.
+    pub(crate) fn times(mut self, n: usize) -> Self {
+        self.groups[2] = n;
+        self
+    }
+
     /// The same work with at most `limit` threads in a group, or why it can't be dispatched.
     pub(crate) fn fit(mut self, limit: usize) -> Result<Self, String> {
         if self.threads.iter().product::<usize>() > limit {
@@ -155,6 +161,19 @@ pub(crate) fn column_parts(rows: usize, cols: usize) -> usize {
     (rows / 64).clamp(1, wanted)
 }
 
+/// Into how many parts rows should be cut for [`row_per_threadgroup`], and how long a part is; 1 says that a second
+/// pass would not pay.
+///
+/// A part keeps at least 16 loads of four elements for each of 256 threads. The length is a multiple of 4, and so keeps
+/// the alignment of the row. Depends on the sizes alone, as [`column_parts`].
+pub(crate) fn row_parts(rows: usize, cols: usize) -> (usize, usize) {
+    let wanted = 512usize.div_ceil(rows.max(1));
+    let part = cols
+        .div_ceil((cols / (16 * 4 * 256)).clamp(1, wanted))
+        .next_multiple_of(4);
+    (cols.div_ceil(part), part)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -254,6 +273,18 @@ mod tests {
                 let parts = column_parts(rows, cols);
                 assert!(parts >= 1 && (parts == 1 || rows / parts >= 64));
                 assert!((parts - 1) * cols.div_ceil(SIMD) < 512);
+            }
+        }
+    }
+
+    #[test]
+    fn parts_of_rows_cover_them() {
+        for rows in SIZES {
+            for cols in SIZES {
+                let (parts, part) = row_parts(rows, cols);
+                assert!(part * parts >= cols && part * (parts - 1) < cols);
+                assert!(part % 4 == 0 && (parts == 1 || part >= 16 * 4 * 256));
+                assert!((parts - 1) * rows < 512);
             }
         }
     }

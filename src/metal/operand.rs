@@ -1,6 +1,6 @@
 //! Tensors as kernels want them: a buffer, a byte offset, and a rule for the index.
 
-use super::broadcast::{without_front, Broadcast};
+use super::broadcast::{without_front, Broadcast, Rows};
 use candle_core::backend::BackendStorage;
 use candle_core::{DType, Error, Layout, MetalDevice, MetalStorage, Result};
 use candle_metal_kernels::metal::Buffer;
@@ -44,6 +44,32 @@ impl<'a> Operand<'a> {
     pub(crate) fn broadcast(storage: &'a MetalStorage, layout: &Layout) -> Result<Self> {
         let Broadcast { core, repeat, .. } = Broadcast::new(layout);
         Self::dense(storage, &core, layout.shape().elem_count(), repeat)
+    }
+
+    /// Rows where they lie, and the dims and strides (in elements) that lead to them. Dims that are broadcast are not
+    /// materialised; only rows whose own elements are apart are copied.
+    pub(crate) fn rows(
+        storage: &'a MetalStorage,
+        layout: &Layout,
+    ) -> Result<(Self, Vec<(usize, usize)>)> {
+        let Rows { copied, dims } = Rows::new(layout);
+        let (held, offset) = match copied {
+            None => (
+                Held::Borrowed(storage.buffer()),
+                layout.start_offset() * storage.dtype().size_in_bytes(),
+            ),
+            Some(core) => (Held::Copied(copy(storage, &core)?), 0),
+        };
+        let count = layout.shape().elem_count();
+        let operand = Self {
+            held,
+            offset,
+            count,
+            period: count,
+            repeat: 1,
+            dtype: storage.dtype(),
+        };
+        Ok((operand, dims))
     }
 
     fn dense(
@@ -146,4 +172,21 @@ fn copy(storage: &MetalStorage, layout: &Layout) -> Result<Arc<Buffer>> {
 pub(crate) fn aligned4(operands: &[&Operand]) -> u32 {
     let aligned = |o: &&Operand| o.is_aligned(4 * o.dtype().size_in_bytes());
     u32::from(operands.iter().all(aligned))
+}
+
+/// `Spread` of common.metal: how a kernel reads a broadcast operand.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Spread {
+    period: u64,
+    repeat: u64,
+}
+
+impl From<&Operand<'_>> for Spread {
+    fn from(operand: &Operand) -> Self {
+        Self {
+            period: operand.period as u64,
+            repeat: operand.repeat as u64,
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! The CustomOps of norms with an optional weight and bias: (x), (x, weight) or (x, weight, bias), out of place and in
 //! place, and one op for all gradients.
 
+use crate::apply;
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
 use candle_core::{
@@ -83,24 +84,20 @@ impl<N: AffineNorm> Affine<N> {
             }
         }
         match vectors {
-            [None, None] => x.apply_op1(self),
-            [Some(weight), None] => x.apply_op2(weight, self),
-            [Some(weight), Some(bias)] => x.apply_op3(weight, bias, self),
-            [None, Some(bias)] => x.apply_op3(&bias.ones_like()?, bias, self),
+            [None, None] => apply::op1(x, self),
+            [Some(weight), None] => apply::op2(x, weight, self),
+            [Some(weight), Some(bias)] => apply::op3(x, weight, bias, self),
+            [None, Some(bias)] => apply::op3(x, &bias.ones_like()?, bias, self),
         }
     }
 
     /// As [`Affine::apply`], in x's own memory.
     pub fn apply_inplace(self, x: &Tensor, vectors: [Option<&Tensor>; 2]) -> Result<()> {
-        // An empty layout has zero strides, which Candle takes for repeated elements.
-        if x.elem_count() == 0 {
-            return Ok(());
-        }
         match vectors {
-            [None, None] => x.inplace_op1(&self),
-            [Some(weight), None] => x.inplace_op2(weight, &self),
-            [Some(weight), Some(bias)] => x.inplace_op3(weight, bias, &self),
-            [None, Some(bias)] => x.inplace_op3(&bias.ones_like()?, bias, &self),
+            [None, None] => apply::inplace1(x, self),
+            [Some(weight), None] => apply::inplace2(x, weight, self),
+            [Some(weight), Some(bias)] => apply::inplace3(x, weight, bias, self),
+            [None, Some(bias)] => apply::inplace3(x, &bias.ones_like()?, bias, self),
         }
     }
 
@@ -121,8 +118,8 @@ impl<N: AffineNorm> Affine<N> {
             vectors: count,
         };
         let packed = match vectors[0] {
-            None => x.apply_op2(grad_out, op)?,
-            Some(weight) => x.apply_op3(grad_out, weight, op)?,
+            None => apply::op2(x, grad_out, op)?,
+            Some(weight) => apply::op3(x, grad_out, weight, op)?,
         };
         let n = x.elem_count();
         let mut out = [None, None, None];

@@ -30,7 +30,6 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn sub(self, a: Self::F, b: Self::F) -> Self::F;
     fn mul(self, a: Self::F, b: Self::F) -> Self::F;
     fn div(self, a: Self::F, b: Self::F) -> Self::F;
-    fn sqrt(self, a: Self::F) -> Self::F;
     /// a·b + c, fused where the hardware fuses.
     fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
     /// c − a·b, fused where the hardware fuses.
@@ -119,14 +118,22 @@ pub trait Simd: Copy + Send + Sync + 'static {
         }
         lanes[0]
     }
-    /// The largest lane; NaN if any lane is NaN.
+    /// The largest lane; none may be NaN.
     #[inline(always)]
     fn reduce_max(self, a: Self::F) -> f32 {
-        let lanes = self.to_array(a);
-        lanes[..Self::LANES].iter().fold(
-            f32::NEG_INFINITY,
-            |m, &x| if m > x || m.is_nan() { m } else { x },
-        )
+        let mut lanes = self.to_array(a);
+        let mut n = Self::LANES;
+        while n > 1 {
+            n /= 2;
+            for i in 0..n {
+                lanes[i] = if lanes[i] > lanes[i + n] {
+                    lanes[i]
+                } else {
+                    lanes[i + n]
+                };
+            }
+        }
+        lanes[0]
     }
 }
 

@@ -1,4 +1,4 @@
-//! Plain Rust over eight lanes, which LLVM turns into whatever vectors the target has.
+//! Plain Rust over four lanes, which LLVM turns into whatever vectors the target has.
 
 use super::Simd;
 use half::{bf16, f16};
@@ -7,7 +7,7 @@ use std::array::from_fn;
 #[derive(Clone, Copy)]
 pub struct Portable;
 
-const N: usize = 8;
+const N: usize = 4;
 
 /// Stamps lane-wise trait methods.
 macro_rules! lanes {
@@ -30,7 +30,6 @@ impl Simd for Portable {
         sub(a: f32, b: f32) -> f32 = a - b;
         mul(a: f32, b: f32) -> f32 = a * b;
         div(a: f32, b: f32) -> f32 = a / b;
-        sqrt(a: f32) -> f32 = a.sqrt();
         // f32::mul_add would be a library call where the target has no FMA.
         fma(a: f32, b: f32, c: f32) -> f32 = a * b + c;
         fnma(a: f32, b: f32, c: f32) -> f32 = c - a * b;

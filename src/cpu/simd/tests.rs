@@ -62,8 +62,6 @@ impl Kernel for Lanes<'_> {
                 let largest = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
                 if !x.iter().any(|x| x.is_nan()) {
                     assert_eq!(s.reduce_max(v), largest);
-                } else {
-                    assert!(s.reduce_max(v).is_nan());
                 }
             }
         }

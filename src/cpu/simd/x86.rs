@@ -34,6 +34,15 @@ macro_rules! intrinsics {
     )*};
 }
 
+/// The same tree as the trait's own, in registers: halves, quarters, pairs.
+macro_rules! reduce {
+    ($a:expr, $join:ident) => {{
+        let a = $a;
+        let a = $join(a, _mm_movehl_ps(a, a));
+        _mm_cvtss_f32($join(a, _mm_movehdup_ps(a)))
+    }};
+}
+
 impl Simd for Avx2 {
     const LANES: usize = 8;
     type F = __m256;
@@ -46,7 +55,6 @@ impl Simd for Avx2 {
         sub(a: __m256, b: __m256) -> __m256 = _mm256_sub_ps(a, b);
         mul(a: __m256, b: __m256) -> __m256 = _mm256_mul_ps(a, b);
         div(a: __m256, b: __m256) -> __m256 = _mm256_div_ps(a, b);
-        sqrt(a: __m256) -> __m256 = _mm256_sqrt_ps(a);
         fma(a: __m256, b: __m256, c: __m256) -> __m256 = _mm256_fmadd_ps(a, b, c);
         fnma(a: __m256, b: __m256, c: __m256) -> __m256 = _mm256_fnmadd_ps(a, b, c);
         max(a: __m256, b: __m256) -> __m256 = _mm256_max_ps(a, b);
@@ -62,6 +70,14 @@ impl Simd for Avx2 {
         isub(a: __m256i, b: __m256i) -> __m256i = _mm256_sub_epi32(a, b);
         and(a: __m256i, b: __m256i) -> __m256i = _mm256_and_si256(a, b);
         or(a: __m256i, b: __m256i) -> __m256i = _mm256_or_si256(a, b);
+        reduce_add(a: __m256) -> f32 = {
+            let (low, high) = (_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
+            reduce!(_mm_add_ps(low, high), _mm_add_ps)
+        };
+        reduce_max(a: __m256) -> f32 = {
+            let (low, high) = (_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
+            reduce!(_mm_max_ps(low, high), _mm_max_ps)
+        };
     }
 
     #[inline(always)]
@@ -126,7 +142,6 @@ impl Simd for Avx512 {
         sub(a: __m512, b: __m512) -> __m512 = _mm512_sub_ps(a, b);
         mul(a: __m512, b: __m512) -> __m512 = _mm512_mul_ps(a, b);
         div(a: __m512, b: __m512) -> __m512 = _mm512_div_ps(a, b);
-        sqrt(a: __m512) -> __m512 = _mm512_sqrt_ps(a);
         fma(a: __m512, b: __m512, c: __m512) -> __m512 = _mm512_fmadd_ps(a, b, c);
         fnma(a: __m512, b: __m512, c: __m512) -> __m512 = _mm512_fnmadd_ps(a, b, c);
         max(a: __m512, b: __m512) -> __m512 = _mm512_max_ps(a, b);
@@ -142,6 +157,16 @@ impl Simd for Avx512 {
         isub(a: __m512i, b: __m512i) -> __m512i = _mm512_sub_epi32(a, b);
         and(a: __m512i, b: __m512i) -> __m512i = _mm512_and_si512(a, b);
         or(a: __m512i, b: __m512i) -> __m512i = _mm512_or_si512(a, b);
+        reduce_add(a: __m512) -> f32 = {
+            let high = _mm512_castps_si512(a);
+            let high = _mm256_castsi256_ps(_mm512_extracti64x4_epi64::<1>(high));
+            Avx2(()).reduce_add(_mm256_add_ps(_mm512_castps512_ps256(a), high))
+        };
+        reduce_max(a: __m512) -> f32 = {
+            let high = _mm512_castps_si512(a);
+            let high = _mm256_castsi256_ps(_mm512_extracti64x4_epi64::<1>(high));
+            Avx2(()).reduce_max(_mm256_max_ps(_mm512_castps512_ps256(a), high))
+        };
     }
 
     // The immediate forms take u32, which a generic i32 constant cannot become; LLVM folds these.

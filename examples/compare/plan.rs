@@ -1,0 +1,84 @@
+//! What is measured: each op's sizes, in every dtype, in every way it runs.
+
+use crate::cases::OpCase;
+use crate::sizes::{sizes, Size};
+use candle_core::DType;
+
+pub const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
+
+/// One line of the table.
+pub struct Row<'a> {
+    pub case: &'a OpCase,
+    pub size: Size,
+    pub dtype: DType,
+    pub kind: Kind,
+}
+
+/// How an op is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Forward,
+    InPlace,
+    /// Forward and backward.
+    Train,
+}
+
+impl Row<'_> {
+    /// Whether the op has this form.
+    fn exists(&self) -> bool {
+        match self.kind {
+            Kind::Forward => true,
+            Kind::InPlace => self.case.in_place.is_some(),
+            Kind::Train => self.case.trains(),
+        }
+    }
+
+    fn is_quick(&self) -> bool {
+        self.size.quick && (self.dtype == DType::F32 || self.kind == Kind::Forward)
+    }
+
+    /// `module/op/case/dtype/pass`
+    pub fn key(&self) -> String {
+        format!(
+            "{}/{}/{}/{}/{}",
+            self.case.op,
+            self.case.name,
+            self.label(),
+            self.dtype.as_str(),
+            self.pass()
+        )
+    }
+
+    pub fn label(&self) -> String {
+        match self.kind {
+            Kind::InPlace => format!("{} inplace", self.size.label),
+            _ => self.size.label.to_string(),
+        }
+    }
+
+    pub fn pass(&self) -> &'static str {
+        match self.kind {
+            Kind::Train => "fwd_bwd",
+            _ => "fwd",
+        }
+    }
+}
+
+/// Every row of the full run, or of the quick one.
+pub fn rows(cases: &[OpCase], quick: bool) -> Vec<Row<'_>> {
+    let mut rows = Vec::new();
+    for case in cases {
+        for size in sizes(case) {
+            for dtype in DTYPES {
+                rows.extend(size.kinds.iter().map(|&kind| Row {
+                    case,
+                    size,
+                    dtype,
+                    kind,
+                }));
+            }
+        }
+    }
+    rows.retain(|row| row.exists() && (row.is_quick() || !quick));
+    rows
+}

@@ -1,0 +1,101 @@
+//! The sizes that each op is measured at: tiny, many short rows, few long rows, large, and the shapes
+//! of common models.
+
+use crate::cases::OpCase;
+use crate::plan::Kind::{self, Forward, InPlace, Train};
+
+#[derive(Clone, Copy)]
+pub struct Size {
+    pub label: &'static str,
+    /// The dims of x.
+    pub dims: &'static [usize],
+    /// How it is run, where the op has these forms.
+    pub kinds: &'static [Kind],
+    /// Whether it is part of the quick run too.
+    pub quick: bool,
+}
+
+const ALL: &[Kind] = &[Forward, InPlace, Train];
+
+/// Forward only, and not in the quick run.
+const fn size(label: &'static str, dims: &'static [usize]) -> Size {
+    Size {
+        label,
+        dims,
+        kinds: &[Forward],
+        quick: false,
+    }
+}
+
+impl Size {
+    pub fn cols(&self) -> usize {
+        self.dims[self.dims.len() - 1]
+    }
+
+    pub fn rows(&self) -> usize {
+        self.dims[..self.dims.len() - 1].iter().product()
+    }
+
+    const fn run(self, kinds: &'static [Kind]) -> Size {
+        Size { kinds, ..self }
+    }
+
+    const fn quick(self) -> Size {
+        Size {
+            quick: true,
+            ..self
+        }
+    }
+}
+
+const TINY: Size = size("1x64", &[1, 64]).run(&[Forward, Train]).quick();
+const ROWS: Size = size("65536x32", &[65536, 32]);
+const COLS: Size = size("4x262144", &[4, 262144]);
+const ONE_M: Size = size("1M", &[1024, 1024]).run(ALL).quick();
+const SIXTEEN_M: Size = size("16M", &[4096, 4096]);
+const ONE_ROW: Size = size("1x4096", &[1, 4096]);
+const BATCH: Size = size("512x4096", &[512, 4096]).run(ALL).quick();
+const SQUARE: Size = size("4096x4096", &[4096, 4096]);
+const HEADS: Size = size("8x32x128x128", &[8, 32, 128, 128]).run(ALL).quick();
+const LOGITS: Size = size("1x32000", &[1, 32000]);
+
+/// The main calls of an op get every size, the others a few.
+pub fn sizes(case: &OpCase) -> Vec<Size> {
+    match (case.op, case.name.as_str()) {
+        ("activation", "silu") => vec![TINY, ONE_M, SIXTEEN_M, SIXTEEN_M.run(&[InPlace]).quick()],
+        ("activation", "relu" | "gelu") => vec![TINY, ONE_M, SIXTEEN_M.run(&[Forward, InPlace])],
+        ("activation", "gelu_erf" | "sigmoid" | "tanh")
+        | ("binary_act", "add_relu")
+        | ("dropout", "dropout")
+        | ("glu", "swiglu") => vec![TINY, ONE_M, SIXTEEN_M],
+        ("affine_act", "affine_silu") | ("binary_act", "bias_gelu") => {
+            vec![TINY, ROWS, COLS, ONE_M, SIXTEEN_M]
+        }
+        ("reduce", "sum_last_dim" | "max_last_dim" | "sum_all") => {
+            vec![TINY, LOGITS, ROWS, COLS, BATCH, SQUARE]
+        }
+        ("reduce", _) => vec![TINY.run(&[Forward]), BATCH],
+        ("row_norm", "rms_norm" | "layer_norm") => vec![
+            TINY,
+            ONE_ROW,
+            ROWS,
+            COLS,
+            BATCH,
+            size("2048x2048", &[2048, 2048]),
+            SQUARE.run(&[Forward, InPlace]),
+        ],
+        ("row_norm", _) => vec![TINY.run(&[Forward]), ONE_ROW, BATCH],
+        ("softmax", "softmax_last_dim") => vec![
+            TINY,
+            LOGITS,
+            size("32x1024", &[32, 1024]),
+            ROWS,
+            COLS,
+            HEADS,
+            size("512x32000", &[512, 32000]),
+            SQUARE.run(&[Forward, InPlace]),
+        ],
+        ("softmax", _) => vec![TINY.run(&[Forward]), LOGITS, HEADS],
+        _ => vec![TINY.run(&[Forward]), ONE_M.run(&[Forward, Train])],
+    }
+}

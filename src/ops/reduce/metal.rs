@@ -1,0 +1,206 @@
+//! Launches of kernels/reduce.metal.
+
+use super::{Over, Reduce, Reduction, NAME};
+use crate::metal::{aligned4, alloc, dtype_name, finish, grid, sources, Launch, Operand};
+use candle_core::backend::{BackendDevice, BackendStorage};
+use candle_core::{CpuStorage, DType, Layout, MetalStorage, Result, Shape};
+
+/// Rows up to this length go to one simdgroup each: eight loads of four elements for a lane.
+const SIMD_COLS: usize = 1024;
+/// Simdgroups, i.e. such rows, of a threadgroup.
+const SIMDGROUPS: usize = 8;
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RowParams {
+    cols: u64,
+    part: u64,
+    rows: u32,
+    parts: u32,
+    scale: f32,
+    aligned: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct ColumnParams {
+    rows: u64,
+    part: u64,
+    cols: u32,
+    parts: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct MaxBwdParams {
+    cols: u64,
+    aligned: u32,
+    reserved: u32,
+}
+
+/// Whether every row may be read four elements at a time, if the operand may.
+fn aligned_rows(operand: &Operand, rows: usize, cols: usize) -> u32 {
+    aligned4(&[operand]) * u32::from(rows == 1 || cols.is_multiple_of(4))
+}
+
+pub fn forward(op: Reduce, x: &MetalStorage, l: &Layout) -> Result<(MetalStorage, Shape)> {
+    let (rows, cols) = op.over.split(l.shape());
+    let (device, dtype) = (x.device(), x.dtype());
+    let name = dtype_name(dtype, NAME)?;
+    let kind = match op.reduction {
+        Reduction::Sum | Reduction::Mean => "sum",
+        Reduction::Max => "max",
+    };
+    let kernel = |variant: &str| format!("{NAME}_fwd_{kind}{variant}_{name}");
+    if rows * cols == 0 {
+        return empty(op, x, l);
+    }
+    let operand = Operand::contiguous(x, l)?;
+    let out = alloc(device, rows, dtype)?;
+    let (parts, part) = grid::row_parts(rows, cols);
+    let params = RowParams {
+        cols: cols as u64,
+        part: part as u64,
+        rows: rows as u32,
+        parts: parts as u32,
+        scale: match op.reduction {
+            Reduction::Mean => 1.0 / cols as f32,
+            _ => 1.0,
+        },
+        aligned: aligned_rows(&operand, rows, cols),
+    };
+    if cols <= SIMD_COLS {
+        Launch::new(device, &sources::REDUCE, &kernel("_simd"))?
+            .input(&operand)
+            .output(&out)
+            .params(&params)
+            .run(grid::row_per_simdgroup(rows, SIMDGROUPS))?;
+    } else if parts == 1 {
+        Launch::new(device, &sources::REDUCE, &kernel(""))?
+            .input(&operand)
+            .output(&out)
+            .params(&params)
+            .run(grid::row_per_threadgroup(rows, cols, 4))?;
+    } else {
+        let partials = alloc(device, rows * parts, DType::F32)?;
+        Launch::new(device, &sources::REDUCE, &kernel("_part"))?
+            .input(&operand)
+            .output(&partials)
+            .params(&RowParams {
+                scale: 1.0,
+                ..params
+            })
+            .run(grid::row_per_threadgroup(rows * parts, part, 4))?;
+        Launch::new(device, &sources::REDUCE, &kernel("_join"))?
+            .input_buffer(&partials)
+            .output(&out)
+            .params(&RowParams {
+                cols: parts as u64,
+                part: parts.next_multiple_of(4) as u64,
+                parts: 1,
+                aligned: u32::from(rows == 1 || parts.is_multiple_of(4)),
+                ..params
+            })
+            .run(grid::row_per_threadgroup(rows, parts, 4))?;
+    }
+    Ok((finish(out, device, rows, dtype), op.over.shape(l.shape())))
+}
+
+/// Sums of nothing, which are constants.
+fn empty(op: Reduce, x: &MetalStorage, l: &Layout) -> Result<(MetalStorage, Shape)> {
+    let nothing = CpuStorage::F32(Vec::new()).to_dtype(&Layout::contiguous(0), x.dtype())?;
+    let (sums, shape) = super::cpu::forward(op, &nothing, &Layout::contiguous(l.shape()))?;
+    Ok((x.device().storage_from_cpu_storage(&sums)?, shape))
+}
+
+pub fn max_backward(
+    over: Over,
+    (x, xl): (&MetalStorage, &Layout),
+    (y, yl): (&MetalStorage, &Layout),
+    (g, gl): (&MetalStorage, &Layout),
+) -> Result<(MetalStorage, Shape)> {
+    let (rows, cols) = over.split(xl.shape());
+    let (device, dtype) = (x.device(), x.dtype());
+    let n = rows * cols;
+    let out = alloc(device, n, dtype)?;
+    let xs = Operand::contiguous(x, xl)?;
+    let (ys, gs) = (Operand::contiguous(y, yl)?, Operand::contiguous(g, gl)?);
+    let kernel = format!("{NAME}_bwd_max_{}", dtype_name(dtype, NAME)?);
+    Launch::new(device, &sources::REDUCE, &kernel)?
+        .input(&xs)
+        .input(&ys)
+        .input(&gs)
+        .output(&out)
+        .params(&MaxBwdParams {
+            cols: cols as u64,
+            aligned: aligned_rows(&xs, rows, cols),
+            reserved: 0,
+        })
+        .run(grid::elementwise_rows(rows, cols, 4))?;
+    Ok((finish(out, device, n, dtype), xl.shape().clone()))
+}
+
+pub fn sum_middle(x: &MetalStorage, l: &Layout) -> Result<(MetalStorage, Shape)> {
+    let (outer, rows, cols) = l.shape().dims3()?;
+    let (device, dtype) = (x.device(), x.dtype());
+    let name = dtype_name(dtype, NAME)?;
+    let kernel = |variant: &str| format!("{NAME}_columns{variant}_{name}");
+    let operand = Operand::contiguous(x, l)?;
+    let out = alloc(device, outer * cols, dtype)?;
+    let part = rows.div_ceil(grid::column_parts(rows, outer * cols));
+    let parts = rows.div_ceil(part);
+    let params = ColumnParams {
+        rows: rows as u64,
+        part: part as u64,
+        cols: cols as u32,
+        parts: parts as u32,
+    };
+    if parts == 1 {
+        Launch::new(device, &sources::REDUCE, &kernel(""))?
+            .input(&operand)
+            .output(&out)
+            .params(&params)
+            .run(grid::columns(cols, 1).times(outer))?;
+    } else {
+        let partials = alloc(device, outer * parts * cols, DType::F32)?;
+        Launch::new(device, &sources::REDUCE, &kernel("_part"))?
+            .input(&operand)
+            .output(&partials)
+            .params(&params)
+            .run(grid::columns(cols, parts).times(outer))?;
+        Launch::new(device, &sources::REDUCE, &kernel("_join"))?
+            .input_buffer(&partials)
+            .output(&out)
+            .params(&ColumnParams {
+                rows: parts as u64,
+                part: parts as u64,
+                parts: 1,
+                ..params
+            })
+            .run(grid::columns(cols, 1).times(outer))?;
+    }
+    let storage = finish(out, device, outer * cols, dtype);
+    Ok((storage, (outer, cols).into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ColumnParams, MaxBwdParams, RowParams};
+    use std::mem::{offset_of, size_of};
+
+    #[test]
+    fn params_mirror_the_kernels() {
+        assert_eq!(size_of::<RowParams>(), 32);
+        assert_eq!(offset_of!(RowParams, part), 8);
+        assert_eq!(offset_of!(RowParams, rows), 16);
+        assert_eq!(offset_of!(RowParams, parts), 20);
+        assert_eq!(offset_of!(RowParams, scale), 24);
+        assert_eq!(offset_of!(RowParams, aligned), 28);
+        assert_eq!(size_of::<ColumnParams>(), 24);
+        assert_eq!(offset_of!(ColumnParams, part), 8);
+        assert_eq!(offset_of!(ColumnParams, cols), 16);
+        assert_eq!(offset_of!(ColumnParams, parts), 20);
+        assert_eq!(size_of::<MaxBwdParams>(), 16);
+        assert_eq!(offset_of!(MaxBwdParams, aligned), 8);
+    }
+}

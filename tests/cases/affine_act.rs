@@ -1,0 +1,70 @@
+use super::{zeros, Arg, Fill, OpCase, Reject};
+use candle_fused::ops::affine_act::{affine_act, affine_act_inplace, reference};
+use candle_fused::ops::Act;
+
+const OP: &str = "affine_act";
+
+pub fn cases() -> Vec<OpCase> {
+    let vector = (
+        Arg::vector("scale", Fill::Signal),
+        Arg::vector("bias", Fill::Addend),
+    );
+    let matrix = (
+        Arg::matrix("scale", Fill::Signal),
+        Arg::matrix("bias", Fill::Addend),
+    );
+    let mixed = (
+        Arg::column("scale", Fill::Signal),
+        Arg::vector("bias", Fill::Addend),
+    );
+    vec![
+        case("affine", vector, Act::Identity),
+        case("affine_silu", vector, Act::Silu),
+        case("affine_relu_by_matrix", matrix, Act::Relu),
+        case("affine_gelu_by_column", mixed, Act::Gelu),
+    ]
+}
+
+fn case(name: &str, (scale, bias): (Arg, Arg), act: Act) -> OpCase {
+    OpCase::new(
+        OP,
+        name,
+        &[Arg::matrix("x", Fill::Signal), scale, bias],
+        move |t| affine_act(&t[0], &t[1], &t[2], act),
+        move |t| reference(&t[0], &t[1], &t[2], act),
+    )
+    .in_place(move |t| affine_act_inplace(&t[0], &t[1], &t[2], act))
+    .stepwise_gradients()
+}
+
+pub fn rejects() -> Vec<Reject> {
+    vec![
+        Reject::new(
+            OP,
+            "a scale that does not broadcast",
+            &["scale", "[3]", "[2, 4]"],
+            |d| {
+                let (x, y) = (zeros((2, 4), d)?, zeros(4, d)?);
+                affine_act(&x, &zeros(3, d)?, &y, Act::Identity).map(drop)
+            },
+        ),
+        Reject::new(
+            OP,
+            "a bias that does not broadcast",
+            &["bias", "[3]", "[2, 4]"],
+            |d| {
+                let (x, y) = (zeros((2, 4), d)?, zeros(4, d)?);
+                affine_act(&x, &y, &zeros(3, d)?, Act::Identity).map(drop)
+            },
+        ),
+        Reject::new(
+            OP,
+            "a bias larger than x",
+            &["bias", "[2, 4]", "[4]"],
+            |d| {
+                let (x, y) = (zeros(4, d)?, zeros((2, 4), d)?);
+                affine_act_inplace(&x, &x.copy()?, &y, Act::Relu)
+            },
+        ),
+    ]
+}

@@ -1,0 +1,105 @@
+use super::{zeros, Arg, Fill, OpCase, Reject};
+use candle_fused::ops::binary_act::{
+    add_act, add_act_inplace, add_relu, bias_act, mul_act, mul_act_inplace, mul_relu, reference,
+    BinaryOp,
+};
+use candle_fused::ops::Act;
+
+const OP: &str = "binary_act";
+const X: Arg = Arg::matrix("x", Fill::Signal);
+
+pub fn cases() -> Vec<OpCase> {
+    let mut cases = vec![
+        OpCase::new(
+            OP,
+            "add_relu",
+            &[X, Arg::matrix("y", Fill::Addend)],
+            |t| add_relu(&t[0], &t[1]),
+            |t| reference(&t[0], &t[1], BinaryOp::Add, Act::Relu),
+        )
+        .in_place(|t| add_act_inplace(&t[0], &t[1], Act::Relu)),
+        OpCase::new(
+            OP,
+            "mul_relu",
+            &[X, Arg::matrix("y", Fill::Signal)],
+            |t| mul_relu(&t[0], &t[1]),
+            |t| reference(&t[0], &t[1], BinaryOp::Mul, Act::Relu),
+        )
+        .in_place(|t| mul_act_inplace(&t[0], &t[1], Act::Relu)),
+        bias("bias_gelu", Act::Gelu),
+        bias("bias_silu", Act::Silu),
+    ];
+    cases.push(add("add", Arg::matrix("y", Fill::Addend), Act::Identity));
+    cases.push(add("add_tanh", Arg::column("y", Fill::Addend), Act::Tanh));
+    cases.push(mul("mul_silu", Arg::matrix("y", Fill::Signal), Act::Silu));
+    cases.push(mul(
+        "mul_sigmoid_by_vector",
+        Arg::vector("y", Fill::Signal),
+        Act::Sigmoid,
+    ));
+    cases.push(mul(
+        "mul_gelu_by_column",
+        Arg::column("y", Fill::Signal),
+        Act::Gelu,
+    ));
+    cases
+}
+
+fn add(name: &str, y: Arg, act: Act) -> OpCase {
+    OpCase::new(
+        OP,
+        name,
+        &[X, y],
+        move |t| add_act(&t[0], &t[1], act),
+        move |t| reference(&t[0], &t[1], BinaryOp::Add, act),
+    )
+    .in_place(move |t| add_act_inplace(&t[0], &t[1], act))
+}
+
+fn mul(name: &str, y: Arg, act: Act) -> OpCase {
+    OpCase::new(
+        OP,
+        name,
+        &[X, y],
+        move |t| mul_act(&t[0], &t[1], act),
+        move |t| reference(&t[0], &t[1], BinaryOp::Mul, act),
+    )
+    .in_place(move |t| mul_act_inplace(&t[0], &t[1], act))
+}
+
+fn bias(name: &str, act: Act) -> OpCase {
+    OpCase::new(
+        OP,
+        name,
+        &[X, Arg::vector("bias", Fill::Addend)],
+        move |t| bias_act(&t[0], &t[1], act),
+        move |t| reference(&t[0], &t[1], BinaryOp::Add, act),
+    )
+    .in_place(move |t| add_act_inplace(&t[0], &t[1], act))
+}
+
+pub fn rejects() -> Vec<Reject> {
+    vec![
+        Reject::new(
+            OP,
+            "a y that does not broadcast",
+            &["[3]", "[2, 4]", "broadcast"],
+            |d| add_relu(&zeros((2, 4), d)?, &zeros(3, d)?).map(drop),
+        ),
+        Reject::new(OP, "a y that is larger than x", &["[2, 4]", "[4]"], |d| {
+            mul_relu(&zeros(4, d)?, &zeros((2, 4), d)?).map(drop)
+        }),
+        Reject::new(
+            OP,
+            "a y that does not broadcast, in place",
+            &["[2]", "[2, 4]"],
+            |d| mul_act_inplace(&zeros((2, 4), d)?, &zeros(2, d)?, Act::Relu),
+        ),
+        Reject::new("bias_act", "a bias of another length", &["[3]", "4"], |d| {
+            bias_act(&zeros((2, 4), d)?, &zeros(3, d)?, Act::Gelu).map(drop)
+        }),
+        Reject::new("bias_act", "a scalar x", &["rank 0", "rank 1"], |d| {
+            bias_act(&zeros((), d)?, &zeros(1, d)?, Act::Gelu).map(drop)
+        }),
+    ]
+}

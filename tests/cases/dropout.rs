@@ -1,0 +1,67 @@
+use super::{zeros, Arg, Fill, OpCase, Reject};
+use candle_fused::ops::dropout::{
+    dropout, dropout_add, dropout_inplace, reference, reference_add, relu_dropout,
+};
+use candle_fused::ops::Act;
+
+const OP: &str = "dropout";
+const P: f32 = 0.25;
+const SEED: u64 = 0x1234_5678_9abc_def0;
+const X: Arg = Arg::matrix("x", Fill::Signal);
+
+pub fn cases() -> Vec<OpCase> {
+    let add = &[X, Arg::matrix("residual", Fill::Addend)];
+    vec![
+        OpCase::new(
+            OP,
+            "dropout",
+            &[X],
+            |t| dropout(&t[0], P, SEED),
+            |t| reference(&t[0], Act::Identity, P, SEED),
+        )
+        .stock(|t| candle_nn::ops::dropout(&t[0], P))
+        .in_place(|t| dropout_inplace(&t[0], P, SEED)),
+        OpCase::new(
+            OP,
+            "relu_dropout",
+            &[X],
+            |t| relu_dropout(&t[0], P, SEED),
+            |t| reference(&t[0], Act::Relu, P, SEED),
+        )
+        .stock(|t| candle_nn::ops::dropout(&t[0].relu()?, P)),
+        OpCase::new(
+            OP,
+            "dropout_add",
+            add,
+            |t| dropout_add(&t[0], &t[1], P, SEED),
+            |t| reference_add(&t[0], &t[1], P, SEED),
+        )
+        .stock(|t| candle_nn::ops::dropout(&t[0], P)? + &t[1]),
+    ]
+}
+
+pub fn rejects() -> Vec<Reject> {
+    vec![
+        Reject::new(OP, "p = 1", &["p is 1", "0 ≤ p < 1"], |d| {
+            dropout(&zeros(3, d)?, 1.0, 0).map(drop)
+        }),
+        Reject::new(OP, "a negative p", &["p is -0.1", "0 ≤ p < 1"], |d| {
+            relu_dropout(&zeros(3, d)?, -0.1, 0).map(drop)
+        }),
+        Reject::new(OP, "a NaN p", &["p is NaN", "0 ≤ p < 1"], |d| {
+            dropout_inplace(&zeros(3, d)?, f32::NAN, 0)
+        }),
+        Reject::new(
+            OP,
+            "p above 1, with a residual",
+            &["p is 2", "0 ≤ p < 1"],
+            |d| dropout_add(&zeros(3, d)?, &zeros(3, d)?, 2.0, 0).map(drop),
+        ),
+        Reject::new(
+            OP,
+            "a residual of another shape",
+            &["residual", "[4]", "[3]"],
+            |d| dropout_add(&zeros(3, d)?, &zeros(4, d)?, 0.5, 0).map(drop),
+        ),
+    ]
+}

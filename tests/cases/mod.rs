@@ -1,0 +1,260 @@
+//! One declaration per op: what it takes, how it is called, what it must equal and what it refuses.
+//! The grid, the error tests, the benches and `compare` all read these and nothing else.
+//!
+//! `args` describe their shapes by a (rows, cols) pair, so that every reader picks its own sizes:
+//! `case.inputs(rows, cols, dtype, device)` makes the tensors, `(case.fused)(&inputs)` runs the op.
+
+#![allow(
+    dead_code,
+    reason = "tests, benches and compare each read a part of a declaration"
+)]
+
+mod activation;
+mod affine_act;
+mod binary_act;
+mod dropout;
+mod fill;
+mod glu;
+mod group_norm;
+mod reduce;
+mod row_norm;
+
+pub use fill::Fill;
+
+use candle_core::{DType, Device, Result, Shape, Tensor};
+
+pub type Call = Box<dyn Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync>;
+pub type InPlace = Box<dyn Fn(&[Tensor]) -> Result<()> + Send + Sync>;
+
+/// Every declared case.
+pub fn all() -> Vec<OpCase> {
+    let ops = [
+        activation::cases(),
+        affine_act::cases(),
+        binary_act::cases(),
+        dropout::cases(),
+        glu::cases(),
+        group_norm::cases(),
+        reduce::cases(),
+        row_norm::cases(),
+    ];
+    ops.into_iter().flatten().collect()
+}
+
+/// What each op refuses, beside what all refuse: integers, tensors of different dtypes or devices,
+/// and in-place work on what tracks gradients.
+pub fn rejects() -> Vec<Reject> {
+    let ops = [
+        affine_act::rejects(),
+        binary_act::rejects(),
+        dropout::rejects(),
+        glu::rejects(),
+        group_norm::rejects(),
+        reduce::rejects(),
+        row_norm::rejects(),
+    ];
+    ops.into_iter().flatten().collect()
+}
+
+/// One way to call an op.
+pub struct OpCase {
+    /// The op's module, which is also the bench group.
+    pub op: &'static str,
+    /// The call within the op, such as `silu` or `add_rms_norm`; unique together with `op`.
+    pub name: String,
+    pub args: Vec<Arg>,
+    pub fused: Call,
+    /// The op's own `reference`: plain differentiable Candle, of any float dtype.
+    pub reference: Call,
+    /// The fastest forward that stock Candle offers, where that is not `reference`. It may cut the
+    /// gradient, so stock trains with `reference`, and draw its own random numbers.
+    pub stock: Option<Call>,
+    /// The in-place form, which overwrites the first argument.
+    pub in_place: Option<InPlace>,
+    /// Of the outputs.
+    pub class: Class,
+    /// Of the gradients. One to a broadcast argument is always `Stepwise`.
+    pub grad_class: Class,
+}
+
+/// How rounding errors add up, which decides the tolerance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// A number comes from one element of each input.
+    Elementwise,
+    /// It comes from a whole row, in f32 up to the one rounding at the end.
+    Reduction,
+    /// On the way it has been through other tensors of the dtype.
+    Stepwise,
+}
+
+/// A tensor argument.
+#[derive(Clone, Copy)]
+pub struct Arg {
+    pub name: &'static str,
+    pub shape: fn(rows: usize, cols: usize) -> Vec<usize>,
+    pub fill: Fill,
+    /// Whether the op has a gradient to it.
+    pub grad: bool,
+}
+
+/// A call that must be an error, and what the error must say: the op's name and these.
+pub struct Reject {
+    pub op: &'static str,
+    pub what: &'static str,
+    pub says: &'static [&'static str],
+    pub call: fn(&Device) -> Result<()>,
+}
+
+impl Reject {
+    const fn new(
+        op: &'static str,
+        what: &'static str,
+        says: &'static [&'static str],
+        call: fn(&Device) -> Result<()>,
+    ) -> Self {
+        Reject {
+            op,
+            what,
+            says,
+            call,
+        }
+    }
+}
+
+/// Zeros, for calls that must be refused before anyone looks at the values.
+fn zeros(shape: impl Into<Shape>, device: &Device) -> Result<Tensor> {
+    Tensor::zeros(shape, DType::F32, device)
+}
+
+/// What an op returns: a tensor or a pair of them.
+pub trait Outputs {
+    fn tensors(self) -> Vec<Tensor>;
+}
+
+impl Outputs for Tensor {
+    fn tensors(self) -> Vec<Tensor> {
+        vec![self]
+    }
+}
+
+impl Outputs for (Tensor, Tensor) {
+    fn tensors(self) -> Vec<Tensor> {
+        vec![self.0, self.1]
+    }
+}
+
+fn call<O: Outputs>(f: impl Fn(&[Tensor]) -> Result<O> + Send + Sync + 'static) -> Call {
+    Box::new(move |t| Ok(f(t)?.tensors()))
+}
+
+impl OpCase {
+    pub fn new<O: Outputs>(
+        op: &'static str,
+        name: impl Into<String>,
+        args: &[Arg],
+        fused: impl Fn(&[Tensor]) -> Result<O> + Send + Sync + 'static,
+        reference: impl Fn(&[Tensor]) -> Result<O> + Send + Sync + 'static,
+    ) -> Self {
+        OpCase {
+            op,
+            name: name.into(),
+            args: args.to_vec(),
+            fused: call(fused),
+            reference: call(reference),
+            stock: None,
+            in_place: None,
+            class: Class::Elementwise,
+            grad_class: Class::Elementwise,
+        }
+    }
+
+    pub fn stock<O: Outputs>(
+        mut self,
+        stock: impl Fn(&[Tensor]) -> Result<O> + Send + Sync + 'static,
+    ) -> Self {
+        self.stock = Some(call(stock));
+        self
+    }
+
+    pub fn in_place(
+        mut self,
+        in_place: impl Fn(&[Tensor]) -> Result<()> + Send + Sync + 'static,
+    ) -> Self {
+        self.in_place = Some(Box::new(in_place));
+        self
+    }
+
+    pub fn reduction(mut self) -> Self {
+        self.class = Class::Reduction;
+        self.grad_class = Class::Reduction;
+        self
+    }
+
+    pub fn stepwise_gradients(mut self) -> Self {
+        self.grad_class = Class::Stepwise;
+        self
+    }
+
+    /// `op/name`
+    pub fn id(&self) -> String {
+        format!("{}/{}", self.op, self.name)
+    }
+
+    /// Whether any argument gets a gradient.
+    pub fn trains(&self) -> bool {
+        self.args.iter().any(|arg| arg.grad)
+    }
+
+    /// The arguments for this size, contiguous and the same on every call.
+    pub fn inputs(
+        &self,
+        rows: usize,
+        cols: usize,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Vec<Tensor>> {
+        self.args
+            .iter()
+            .enumerate()
+            .map(|(i, arg)| {
+                arg.fill
+                    .tensor(&(arg.shape)(rows, cols), i as u64, dtype, device)
+            })
+            .collect()
+    }
+}
+
+impl Arg {
+    pub const fn new(name: &'static str, fill: Fill, shape: fn(usize, usize) -> Vec<usize>) -> Arg {
+        Arg {
+            name,
+            shape,
+            fill,
+            grad: true,
+        }
+    }
+
+    /// `[rows, cols]`
+    pub const fn matrix(name: &'static str, fill: Fill) -> Arg {
+        Arg::new(name, fill, |rows, cols| vec![rows, cols])
+    }
+
+    /// `[rows, 1]`
+    pub const fn column(name: &'static str, fill: Fill) -> Arg {
+        Arg::new(name, fill, |rows, _| vec![rows, 1])
+    }
+
+    /// `[cols]`
+    pub const fn vector(name: &'static str, fill: Fill) -> Arg {
+        Arg::new(name, fill, |_, cols| vec![cols])
+    }
+
+    /// Without a gradient.
+    pub const fn constant(self) -> Arg {
+        Arg {
+            grad: false,
+            ..self
+        }
+    }
+}

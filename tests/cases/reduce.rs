@@ -1,0 +1,60 @@
+use super::{zeros, Arg, Fill, OpCase, Reject};
+use candle_core::{Result, Tensor};
+use candle_fused::ops::reduce::{
+    max_all, max_last_dim, mean_all, mean_last_dim, reference_all, reference_last_dim, sum_all,
+    sum_last_dim, Reduction,
+};
+
+const OP: &str = "reduce";
+
+pub fn cases() -> Vec<OpCase> {
+    type Reduce = fn(&Tensor) -> Result<Tensor>;
+    type Reference = fn(&Tensor, Reduction) -> Result<Tensor>;
+    let case = |name, fused: Reduce, reference: Reference, reduction| {
+        OpCase::new(
+            OP,
+            name,
+            &[Arg::matrix("x", Fill::Signal)],
+            move |t| fused(&t[0]),
+            move |t| reference(&t[0], reduction),
+        )
+        .reduction()
+    };
+    vec![
+        case(
+            "sum_last_dim",
+            sum_last_dim,
+            reference_last_dim,
+            Reduction::Sum,
+        ),
+        case(
+            "mean_last_dim",
+            mean_last_dim,
+            reference_last_dim,
+            Reduction::Mean,
+        ),
+        case(
+            "max_last_dim",
+            max_last_dim,
+            reference_last_dim,
+            Reduction::Max,
+        ),
+        case("sum_all", sum_all, reference_all, Reduction::Sum),
+        case("mean_all", mean_all, reference_all, Reduction::Mean),
+        case("max_all", max_all, reference_all, Reduction::Max),
+    ]
+}
+
+pub fn rejects() -> Vec<Reject> {
+    vec![
+        Reject::new(OP, "the last dim of a scalar", &["rank 0", "rank 1"], |d| {
+            sum_last_dim(&zeros((), d)?).map(drop)
+        }),
+        Reject::new(OP, "the maximum of nothing", &["[0]"], |d| {
+            max_all(&zeros(0, d)?).map(drop)
+        }),
+        Reject::new(OP, "the maximum of empty rows", &["[3, 0]"], |d| {
+            max_last_dim(&zeros((3, 0), d)?).map(drop)
+        }),
+    ]
+}

@@ -1,0 +1,197 @@
+use super::{zeros, Arg, Fill, OpCase, Reject};
+use candle_fused::ops::row_norm::{
+    add_layer_norm, add_rms_norm, l2_norm, l2_norm_inplace, layer_norm, layer_norm_inplace,
+    reference_l2, reference_layer, reference_rms, rms_norm, rms_norm_inplace,
+};
+
+const OP: &str = "row_norm";
+const EPS: f32 = 1e-5;
+const X: Arg = Arg::matrix("x", Fill::Signal);
+const RESIDUAL: Arg = Arg::matrix("residual", Fill::Addend);
+const WEIGHT: Arg = Arg::vector("weight", Fill::Weight);
+const BIAS: Arg = Arg::vector("bias", Fill::Addend);
+
+pub fn cases() -> Vec<OpCase> {
+    let plain = [rms(), layer()].into_iter().flatten();
+    let residual = with_residual().into_iter();
+    // The two gradients of the sum are rounded before they are added.
+    let residual = residual
+        .map(OpCase::reduction)
+        .map(OpCase::stepwise_gradients);
+    plain.map(OpCase::reduction).chain(residual).collect()
+}
+
+fn rms() -> Vec<OpCase> {
+    vec![
+        OpCase::new(
+            OP,
+            "rms_norm",
+            &[X, WEIGHT],
+            |t| rms_norm(&t[0], Some(&t[1]), EPS),
+            |t| reference_rms(&t[0], Some(&t[1]), EPS),
+        )
+        .stock(|t| candle_nn::ops::rms_norm(&t[0], &t[1], EPS))
+        .in_place(|t| rms_norm_inplace(&t[0], Some(&t[1]), EPS)),
+        OpCase::new(
+            OP,
+            "rms_norm_plain",
+            &[X],
+            |t| rms_norm(&t[0], None, EPS),
+            |t| reference_rms(&t[0], None, EPS),
+        )
+        .in_place(|t| rms_norm_inplace(&t[0], None, EPS)),
+        OpCase::new(
+            OP,
+            "l2_norm",
+            &[X],
+            |t| l2_norm(&t[0], EPS),
+            |t| reference_l2(&t[0], EPS),
+        )
+        .in_place(|t| l2_norm_inplace(&t[0], EPS)),
+    ]
+}
+
+fn layer() -> Vec<OpCase> {
+    vec![
+        OpCase::new(
+            OP,
+            "layer_norm",
+            &[X, WEIGHT, BIAS],
+            |t| layer_norm(&t[0], Some(&t[1]), Some(&t[2]), EPS),
+            |t| reference_layer(&t[0], Some(&t[1]), Some(&t[2]), EPS),
+        )
+        .stock(|t| candle_nn::ops::layer_norm(&t[0], &t[1], &t[2], EPS))
+        .in_place(|t| layer_norm_inplace(&t[0], Some(&t[1]), Some(&t[2]), EPS)),
+        OpCase::new(
+            OP,
+            "layer_norm_no_bias",
+            &[X, WEIGHT],
+            |t| layer_norm(&t[0], Some(&t[1]), None, EPS),
+            |t| reference_layer(&t[0], Some(&t[1]), None, EPS),
+        )
+        .in_place(|t| layer_norm_inplace(&t[0], Some(&t[1]), None, EPS)),
+        OpCase::new(
+            OP,
+            "layer_norm_no_weight",
+            &[X, BIAS],
+            |t| layer_norm(&t[0], None, Some(&t[1]), EPS),
+            |t| reference_layer(&t[0], None, Some(&t[1]), EPS),
+        )
+        .in_place(|t| layer_norm_inplace(&t[0], None, Some(&t[1]), EPS)),
+        OpCase::new(
+            OP,
+            "layer_norm_plain",
+            &[X],
+            |t| layer_norm(&t[0], None, None, EPS),
+            |t| reference_layer(&t[0], None, None, EPS),
+        )
+        .in_place(|t| layer_norm_inplace(&t[0], None, None, EPS)),
+    ]
+}
+
+fn with_residual() -> Vec<OpCase> {
+    vec![
+        OpCase::new(
+            OP,
+            "add_rms_norm",
+            &[X, RESIDUAL, WEIGHT],
+            |t| add_rms_norm(&t[0], &t[1], Some(&t[2]), EPS),
+            |t| {
+                let sum = (&t[0] + &t[1])?;
+                let normed = reference_rms(&sum, Some(&t[2]), EPS)?;
+                Ok((sum, normed))
+            },
+        )
+        .stock(|t| {
+            let sum = (&t[0] + &t[1])?;
+            let normed = candle_nn::ops::rms_norm(&sum, &t[2], EPS)?;
+            Ok((sum, normed))
+        }),
+        OpCase::new(
+            OP,
+            "add_layer_norm",
+            &[X, RESIDUAL, WEIGHT, BIAS],
+            |t| add_layer_norm(&t[0], &t[1], Some(&t[2]), Some(&t[3]), EPS),
+            |t| {
+                let sum = (&t[0] + &t[1])?;
+                let normed = reference_layer(&sum, Some(&t[2]), Some(&t[3]), EPS)?;
+                Ok((sum, normed))
+            },
+        )
+        .stock(|t| {
+            let sum = (&t[0] + &t[1])?;
+            let normed = candle_nn::ops::layer_norm(&sum, &t[2], &t[3], EPS)?;
+            Ok((sum, normed))
+        }),
+        OpCase::new(
+            OP,
+            "add_layer_norm_plain",
+            &[X, RESIDUAL],
+            |t| add_layer_norm(&t[0], &t[1], None, None, EPS),
+            |t| {
+                let sum = (&t[0] + &t[1])?;
+                let normed = reference_layer(&sum, None, None, EPS)?;
+                Ok((sum, normed))
+            },
+        ),
+    ]
+}
+
+pub fn rejects() -> Vec<Reject> {
+    vec![
+        Reject::new(
+            "rms_norm",
+            "a weight of another length",
+            &["weight", "512", "1024"],
+            |d| rms_norm(&zeros((2, 1024), d)?, Some(&zeros(512, d)?), EPS).map(drop),
+        ),
+        Reject::new(
+            "layer_norm",
+            "a bias of another length",
+            &["bias", "3", "4"],
+            |d| layer_norm(&zeros((2, 4), d)?, None, Some(&zeros(3, d)?), EPS).map(drop),
+        ),
+        Reject::new(
+            "layer_norm",
+            "a weight of rank 2",
+            &["weight", "[2, 4]", "4"],
+            |d| layer_norm_inplace(&zeros((2, 4), d)?, Some(&zeros((2, 4), d)?), None, EPS),
+        ),
+        Reject::new("rms_norm", "eps = 0", &["eps is 0", "positive"], |d| {
+            rms_norm(&zeros((2, 4), d)?, None, 0.0).map(drop)
+        }),
+        Reject::new(
+            "layer_norm",
+            "a negative eps",
+            &["eps is -", "positive"],
+            |d| layer_norm(&zeros((2, 4), d)?, None, None, -1e-5).map(drop),
+        ),
+        Reject::new("l2_norm", "a NaN eps", &["eps is NaN", "positive"], |d| {
+            l2_norm(&zeros((2, 4), d)?, f32::NAN).map(drop)
+        }),
+        Reject::new(
+            "rms_norm",
+            "eps = 0 in place",
+            &["eps is 0", "positive"],
+            |d| rms_norm_inplace(&zeros((2, 4), d)?, None, 0.0),
+        ),
+        Reject::new("rms_norm", "a scalar", &["rank 0", "rank 1"], |d| {
+            rms_norm(&zeros((), d)?, None, EPS).map(drop)
+        }),
+        Reject::new("l2_norm", "a scalar in place", &["rank 0", "rank 1"], |d| {
+            l2_norm_inplace(&zeros((), d)?, EPS)
+        }),
+        Reject::new(
+            "add_rms_norm",
+            "a residual of another shape",
+            &["residual", "[4]"],
+            |d| add_rms_norm(&zeros((2, 4), d)?, &zeros(4, d)?, None, EPS).map(drop),
+        ),
+        Reject::new(
+            "add_layer_norm",
+            "eps = 0",
+            &["eps is 0", "positive"],
+            |d| add_layer_norm(&zeros(4, d)?, &zeros(4, d)?, None, None, 0.0).map(drop),
+        ),
+    ]
+}

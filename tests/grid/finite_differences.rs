@@ -1,0 +1,53 @@
+//! Gradients against central differences of the reference in f64: an oracle that shares no backward
+//! formula, neither ours nor Candle's, with what it judges.
+
+use super::check::{self, all, at, Verdict};
+use super::gradients::gradients;
+use super::Point;
+use crate::cases::Fill;
+use candle_core::{DType, Device, Result, Tensor};
+
+/// Truncation (h²) and cancellation (1e-16/h) both stay far below the f32 tolerance.
+const STEP: f64 = 1e-4;
+
+pub fn agree(point: &Point) -> Result<Verdict> {
+    let inputs = point.inputs()?;
+    let got = gradients(&point.case.fused, &inputs, point.dtype)?;
+    let exact = check::exact(&inputs)?;
+    let wanted = point.case.args.iter().enumerate().filter(|(_, a)| a.grad);
+    all(wanted, |(i, arg)| {
+        let want = differences(point, &exact, i)?;
+        let verdict = match &got[i] {
+            Some(got) => check::close(got, &want, point.gradient_tolerance(got, &inputs))?,
+            None => Err("missing".into()),
+        };
+        Ok(at(format!("gradient to {}", arg.name), verdict))
+    })
+}
+
+fn differences(point: &Point, args: &[Tensor], which: usize) -> Result<Tensor> {
+    let values = args[which].flatten_all()?.to_vec1::<f64>()?;
+    let loss_at = |i: usize, step: f64| {
+        let mut moved = values.clone();
+        moved[i] += step;
+        let mut args = args.to_vec();
+        args[which] = Tensor::from_vec(moved, args[which].shape(), &Device::Cpu)?;
+        loss(point, &args)
+    };
+    let slopes = (0..values.len())
+        .map(|i| Ok((loss_at(i, STEP)? - loss_at(i, -STEP)?) / (2.0 * STEP)))
+        .collect::<Result<Vec<f64>>>()?;
+    Tensor::from_vec(slopes, args[which].shape(), &Device::Cpu)
+}
+
+/// Σ output·g, with the g of `gradients::backward`.
+fn loss(point: &Point, args: &[Tensor]) -> Result<f64> {
+    let mut loss = 0.0;
+    for (i, output) in (point.case.reference)(args)?.iter().enumerate() {
+        let g = Fill::Signal.tensor(output.dims(), 100 + i as u64, point.dtype, &Device::Cpu)?;
+        loss += (output * g.to_dtype(DType::F64)?)?
+            .sum_all()?
+            .to_scalar::<f64>()?;
+    }
+    Ok(loss)
+}

@@ -1,0 +1,87 @@
+//! Outputs: near the reference, and the same from any layout and on every run.
+
+use super::check::{self, all, at, Verdict};
+use super::layout::{Layout, LAYOUTS};
+use super::tolerance::tolerance;
+use super::Point;
+use candle_core::{Result, Tensor};
+
+impl Point<'_> {
+    pub fn inputs(&self) -> Result<Vec<Tensor>> {
+        self.case
+            .inputs(self.rows, self.cols, self.dtype, self.device)
+    }
+
+    /// The exact outputs, or nothing where stock Candle has none, as for the maximum of an empty row.
+    pub fn expected(&self, inputs: &[Tensor]) -> Result<Option<Vec<Tensor>>> {
+        let outputs = (self.case.reference)(&check::exact(inputs)?);
+        match outputs {
+            Err(_) if inputs[0].elem_count() == 0 => Ok(None),
+            outputs => outputs.map(Some),
+        }
+    }
+
+    /// The op's outputs. Where stock has none, an error will do.
+    pub fn outputs(&self, inputs: &[Tensor], expected: bool) -> Result<Vec<Tensor>> {
+        match (self.case.fused)(inputs) {
+            Err(_) if !expected => Ok(vec![]),
+            outputs => outputs,
+        }
+    }
+}
+
+pub fn agrees_with_reference(point: &Point) -> Result<Verdict> {
+    let inputs = point.inputs()?;
+    let expected = point.expected(&inputs)?;
+    let outputs = point.outputs(&inputs, expected.is_some())?;
+    let Some(expected) = expected else {
+        return Ok(Ok(()));
+    };
+    let tolerance = tolerance(point.dtype, point.case.class);
+    all(outputs.iter().zip(&expected).enumerate(), |(i, (o, e))| {
+        if o.dtype() != point.dtype {
+            return Ok(Err(format!("output {i} has dtype {:?}", o.dtype())));
+        }
+        Ok(at(format!("output {i}"), check::close(o, e, tolerance)?))
+    })
+}
+
+/// Which layout each argument gets: all the same, then a different one each.
+pub fn layouts(count: usize) -> Vec<Vec<Layout>> {
+    let apart = if count > 1 { 0..LAYOUTS.len() } else { 0..0 };
+    let same = LAYOUTS.iter().map(|&layout| vec![layout; count]);
+    let mixed = apart.map(|first| {
+        let nth = |i| LAYOUTS[(first + i) % LAYOUTS.len()];
+        (0..count).map(nth).collect()
+    });
+    same.chain(mixed).collect()
+}
+
+pub fn ignores_layout(point: &Point) -> Result<Verdict> {
+    let inputs = point.inputs()?;
+    all(layouts(inputs.len()), |layouts| {
+        let views = inputs
+            .iter()
+            .zip(&layouts)
+            .map(|(x, layout)| layout.view(&layout.base(x, f32::NAN)?, x.dims()))
+            .collect::<Result<Vec<_>>>()?;
+        let copies = copied(&views)?;
+        let expected = point.expected(&copies)?.is_some();
+        let got = point.outputs(&views, expected)?;
+        let want = point.outputs(&copies, expected)?;
+        all(got.iter().zip(&want), |(got, want)| {
+            Ok(at(format!("{layouts:?}"), check::identical(got, want)?))
+        })
+    })
+}
+
+pub fn copied(views: &[Tensor]) -> Result<Vec<Tensor>> {
+    views.iter().map(Tensor::force_contiguous).collect()
+}
+
+pub fn repeats(point: &Point) -> Result<Verdict> {
+    let inputs = point.inputs()?;
+    let first = (point.case.fused)(&inputs)?;
+    let second = (point.case.fused)(&inputs)?;
+    all(first.iter().zip(&second), |(a, b)| check::identical(a, b))
+}

@@ -1,0 +1,76 @@
+//! Ways to lay a tensor out in memory. A base holds the storage, a view of it is the argument; both
+//! are plain Candle ops, so that gradients flow through the view to the base.
+
+use candle_core::{Result, Tensor, D};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    Contiguous,
+    /// The last two dims stored swapped; a vector as every second element.
+    Transposed,
+    /// Contiguous, but inside padding at both ends.
+    Offset,
+    /// Every row inside padding.
+    Padded,
+    /// The first dim repeated by stride 0. Other values than the rest: the first slice's.
+    Broadcast,
+}
+
+pub const LAYOUTS: [Layout; 5] = [
+    Layout::Contiguous,
+    Layout::Transposed,
+    Layout::Offset,
+    Layout::Padded,
+    Layout::Broadcast,
+];
+
+const BEFORE: usize = 3;
+const AFTER: usize = 5;
+
+impl Layout {
+    /// The storage for these values, `pad` around them.
+    pub fn base(self, values: &Tensor, pad: f32) -> Result<Tensor> {
+        match self {
+            _ if values.rank() == 0 => values.force_contiguous(),
+            Layout::Contiguous => values.force_contiguous(),
+            Layout::Transposed if values.rank() == 1 => {
+                Tensor::stack(&[values, &filled(values, values.dims(), pad)?], 1)
+            }
+            Layout::Transposed => values.transpose(D::Minus1, D::Minus2)?.force_contiguous(),
+            Layout::Offset => padded(&values.flatten_all()?, pad),
+            Layout::Padded => padded(values, pad),
+            Layout::Broadcast if values.dim(0)? == 0 => values.force_contiguous(),
+            Layout::Broadcast => values.narrow(0, 0, 1)?.force_contiguous(),
+        }
+    }
+
+    /// The view of a base that has this shape.
+    pub fn view(self, base: &Tensor, shape: &[usize]) -> Result<Tensor> {
+        match self {
+            _ if shape.is_empty() => Ok(base.clone()),
+            Layout::Contiguous => Ok(base.clone()),
+            Layout::Transposed if shape.len() == 1 => base.narrow(1, 0, 1)?.squeeze(1),
+            Layout::Transposed => base.transpose(D::Minus1, D::Minus2),
+            Layout::Offset => {
+                let count = shape.iter().product();
+                base.narrow(0, BEFORE, count)?.reshape(shape)
+            }
+            Layout::Padded => base.narrow(D::Minus1, BEFORE, *shape.last().unwrap()),
+            Layout::Broadcast => base.broadcast_as(shape),
+        }
+    }
+}
+
+fn padded(values: &Tensor, pad: f32) -> Result<Tensor> {
+    let mut dims = values.dims().to_vec();
+    let last = dims.len() - 1;
+    let mut side = |count| {
+        dims[last] = count;
+        filled(values, &dims, pad)
+    };
+    Tensor::cat(&[&side(BEFORE)?, values, &side(AFTER)?], last)
+}
+
+fn filled(like: &Tensor, dims: &[usize], pad: f32) -> Result<Tensor> {
+    Tensor::full(pad, dims, like.device())?.to_dtype(like.dtype())
+}

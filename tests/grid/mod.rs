@@ -1,0 +1,175 @@
+//! Every case × dtype × size × layout × device, against the op's reference in f64.
+//!
+//! `CANDLE_FUSED_TEST_GRID=reduced` takes fewer sizes, for emulators.
+
+mod check;
+mod finite_differences;
+mod forward;
+mod gradients;
+mod in_place;
+mod layout;
+mod specials;
+mod tolerance;
+
+use crate::cases::{self, OpCase};
+use crate::devices::devices;
+use candle_core::{DType, Device, Result};
+use std::panic::{catch_unwind, AssertUnwindSafe};
+
+pub const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
+
+/// A few rows of lengths below, at and above the vector widths, unrolled blocks and simdgroups, one
+/// vocabulary, and many short rows. Both kinds of empty tensors.
+const SIZES: [(usize, usize); 11] = [
+    (3, 0),
+    (0, 3),
+    (3, 1),
+    (3, 31),
+    (3, 32),
+    (3, 33),
+    (3, 1025),
+    (3, 4097),
+    (3, 32000),
+    (4097, 3),
+    (1025, 33),
+];
+const REDUCED_SIZES: [(usize, usize); 5] = [(3, 0), (3, 1), (3, 33), (3, 1025), (130, 3)];
+
+fn sizes() -> &'static [(usize, usize)] {
+    match std::env::var("CANDLE_FUSED_TEST_GRID").as_deref() {
+        Ok("reduced") => &REDUCED_SIZES,
+        _ => &SIZES,
+    }
+}
+
+/// A point of the grid.
+struct Point<'a> {
+    case: &'a OpCase,
+    rows: usize,
+    cols: usize,
+    dtype: DType,
+    device: &'a Device,
+}
+
+/// Checks one point: `Err` where a call fails, `Ok(Err)` where a result is wrong.
+type Check = fn(&Point) -> Result<std::result::Result<(), String>>;
+
+/// Runs the check on every point of the op and reports all that are wrong.
+fn run(op: &str, sizes: &[(usize, usize)], check: Check) {
+    let cases: Vec<OpCase> = cases::all().into_iter().filter(|c| c.op == op).collect();
+    assert!(!cases.is_empty(), "no case declared for {op}");
+    let mut wrong = Vec::new();
+    for case in &cases {
+        for device in devices() {
+            for dtype in DTYPES {
+                for &(rows, cols) in sizes {
+                    let point = Point {
+                        case,
+                        rows,
+                        cols,
+                        dtype,
+                        device,
+                    };
+                    wrong.extend(problem(&point, check));
+                }
+            }
+        }
+    }
+    let shown: Vec<_> = wrong.iter().take(40).map(String::as_str).collect();
+    assert!(
+        wrong.is_empty(),
+        "{} wrong:\n{}",
+        wrong.len(),
+        shown.join("\n")
+    );
+}
+
+fn problem(point: &Point, check: Check) -> Option<String> {
+    let text = match catch_unwind(AssertUnwindSafe(|| check(point))) {
+        Ok(Ok(Ok(()))) => return None,
+        Ok(Ok(Err(text))) => text,
+        Ok(Err(error)) => first_line(format!("error: {error}")),
+        Err(_) => "panicked".to_string(),
+    };
+    let Point {
+        case,
+        rows,
+        cols,
+        dtype,
+        device,
+    } = point;
+    Some(format!(
+        "{} {dtype:?} {rows}×{cols} {:?}: {text}",
+        case.id(),
+        device.location()
+    ))
+}
+
+/// Without the backtrace that an error of Candle carries.
+fn first_line(text: String) -> String {
+    text.lines().next().unwrap_or_default().into()
+}
+
+macro_rules! grid {
+    ($($op:ident)*) => {
+        $(mod $op {
+            use super::*;
+            const OP: &str = stringify!($op);
+            #[test]
+            fn forward() {
+                run(OP, sizes(), forward::agrees_with_reference);
+            }
+            #[test]
+            fn layouts() {
+                run(OP, sizes(), forward::ignores_layout);
+            }
+            #[test]
+            fn repeats() {
+                run(OP, &[(3, 32000), (1025, 33)], forward::repeats);
+            }
+            #[test]
+            fn in_place() {
+                run(OP, sizes(), in_place::changes_only_its_view);
+            }
+            #[test]
+            fn gradients() {
+                run(OP, sizes(), gradients::agree_with_reference);
+            }
+            #[test]
+            fn gradients_by_layout() {
+                run(OP, sizes(), gradients::ignore_layout);
+            }
+            #[test]
+            fn gradients_of_some() {
+                run(OP, &[(3, 33), (130, 3)], gradients::reach_one_alone);
+            }
+            #[test]
+            fn finite_differences() {
+                run(OP, &[(3, 5)], finite_differences::agree);
+            }
+            #[test]
+            fn specials() {
+                run(OP, &[(12, 33), (12, 1025)], specials::as_stock);
+            }
+        })*
+
+        #[test]
+        fn covers_every_op() {
+            let ops = [$(stringify!($op)),*];
+            for case in cases::all() {
+                assert!(ops.contains(&case.op), "{} is not in the grid", case.op);
+            }
+        }
+    };
+}
+
+grid! {
+    activation
+    affine_act
+    binary_act
+    dropout
+    glu
+    group_norm
+    reduce
+    row_norm
+}

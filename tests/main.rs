@@ -1,0 +1,8 @@
+//! All integration tests, in one binary.
+
+mod cases;
+mod devices;
+mod dropout;
+mod errors;
+mod golden;
+mod grid;
