@@ -74,15 +74,6 @@ pub struct Affine<N>(pub N);
 impl<N: AffineNorm> Affine<N> {
     /// The norm of `x` with weight and bias. A bias without a weight gets a weight of ones.
     pub fn apply(self, x: &Tensor, vectors: [Option<&Tensor>; 2]) -> Result<Tensor> {
-        // Where no graph is built, the op need not be kept: a tenth of the time of a short row.
-        if !x.track_op() && !vectors.into_iter().flatten().any(Tensor::track_op) {
-            match vectors {
-                [None, None] => return x.apply_op1_no_bwd(&self),
-                [Some(weight), None] => return x.apply_op2_no_bwd(weight, &self),
-                [Some(weight), Some(bias)] => return x.apply_op3_no_bwd(weight, bias, &self),
-                [None, Some(_)] => (),
-            }
-        }
         match vectors {
             [None, None] => apply::op1(x, self),
             [Some(weight), None] => apply::op2(x, weight, self),
