@@ -8,7 +8,9 @@ pub fn devices() -> &'static [Device] {
     static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
     DEVICES.get_or_init(|| {
         let mut devices = vec![Device::Cpu];
-        if cfg!(feature = "metal") {
+        // `new_metal` panics where there is none.
+        #[cfg(feature = "metal")]
+        if candle_fused::metal::is_available() {
             devices.extend(Device::new_metal(0));
         }
         devices

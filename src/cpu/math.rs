@@ -156,7 +156,10 @@ const ERF: [f32; 7] = [
     7.889_121e-5,
 ];
 
-#[allow(dead_code, reason = "part of the tested set; gelu_erf needs the tail that normal_cdf keeps")]
+#[allow(
+    dead_code,
+    reason = "part of the tested set; gelu_erf needs the tail that normal_cdf keeps"
+)]
 #[inline(always)]
 pub fn erf<S: Simd>(s: S, x: S::F) -> S::F {
     let a = s.abs(x);

@@ -101,4 +101,10 @@ impl Moments {
             s.mul(x, s.splat(self.scale))
         }
     }
+
+    /// x̂ of a single element, of a centred norm.
+    #[inline(always)]
+    pub fn apply_one(&self, x: f32) -> f32 {
+        (x - self.mean) * self.scale + self.shift
+    }
 }

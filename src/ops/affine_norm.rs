@@ -20,19 +20,24 @@ pub type Vectors<'a, S> = [Option<Arg<'a, S>>; 2];
 /// `*_bwd` returns `[dx, dweight, dbias]` one after the other in a flat tensor, of the vectors' gradients only the first
 /// `vectors`: one op reads x and the gradient once for all of them.
 pub trait AffineNorm: Copy + Send + Sync + 'static {
+    /// The op's name in errors.
     fn name(&self) -> &'static str;
+    /// The name of the op that computes its gradients.
     fn bwd_name(&self) -> &'static str;
 
+    /// The norm of x.
     fn cpu_fwd(
         &self,
         x: Arg<CpuStorage>,
         vectors: Vectors<CpuStorage>,
     ) -> Result<(CpuStorage, Shape)>;
+    /// The norm of x, written to x.
     fn cpu_inplace(
         &self,
         x: (&mut CpuStorage, &Layout),
         vectors: Vectors<CpuStorage>,
     ) -> Result<()>;
+    /// The packed gradients.
     fn cpu_bwd(
         &self,
         x: Arg<CpuStorage>,
@@ -41,14 +46,17 @@ pub trait AffineNorm: Copy + Send + Sync + 'static {
         vectors: usize,
     ) -> Result<(CpuStorage, Shape)>;
 
+    /// The norm of x.
     #[cfg(feature = "metal")]
     fn metal_fwd(
         &self,
         x: Arg<MetalStorage>,
         vectors: Vectors<MetalStorage>,
     ) -> Result<(MetalStorage, Shape)>;
+    /// The norm of x, written to x.
     #[cfg(feature = "metal")]
     fn metal_inplace(&self, x: Arg<MetalStorage>, vectors: Vectors<MetalStorage>) -> Result<()>;
+    /// The packed gradients.
     #[cfg(feature = "metal")]
     fn metal_bwd(
         &self,
@@ -276,6 +284,7 @@ impl<N: AffineNorm> InplaceOp3 for Affine<N> {
 /// `(x, grad_out[, weight])` → the packed gradients, see [`AffineNorm`].
 #[derive(Clone, Copy, Debug)]
 pub struct AffineBwd<N> {
+    /// The norm.
     pub norm: N,
     /// How many of dweight and dbias are wanted.
     pub vectors: usize,

@@ -1,20 +1,23 @@
 //! A group's statistics, then its channels one after the other.
 
+mod backward;
+
+pub use backward::backward;
+
 use super::{Extent, GroupNorm, NAME};
 use crate::cpu::element::Element;
 use crate::cpu::moments::{Layer, Moments};
 use crate::cpu::parallel::{self, Shared};
-use crate::cpu::rows::{fold, Fold};
 use crate::cpu::simd::{dispatch, Kernel, Simd};
 use crate::cpu::{alloc, gather, with_float};
 use crate::ops::affine_norm::{Arg, Vectors};
-use crate::ops::row_norm::cpu::{slices, total};
+use crate::ops::row_norm::cpu::{slices, Rows, Slices};
+use crate::ops::row_norm::{Kind, RowNorm};
 use candle_core::{CpuStorage, Layout, Result, Shape};
 use std::ops::Range;
 
-/// Costs of an element, as in [`parallel`].
-const FORWARD: usize = 4;
-const BACKWARD: usize = 8;
+/// Cost of an element, as in [`parallel`].
+const COST: usize = 4;
 
 /// The groups in `rows`. `y` may be `x`.
 struct Forward<'a, T> {
@@ -33,28 +36,21 @@ impl<T: Element> Kernel for Forward<'_, T> {
     fn run<S: Simd>(self, s: S) {
         let (cols, per_group) = (self.extent.cols(), self.extent.channels_per_group());
         for row in self.rows {
+            let first = row % self.extent.groups * per_group;
             // SAFETY: x and y hold the rows.
             unsafe {
-                let x = self.x.get().add(row * cols);
-                let m = Moments::of::<S, T, Layer>(s, x, cols, self.eps);
+                let (x, y) = (self.x.get().add(row * cols), self.y.get().add(row * cols));
+                let moments = Moments::of::<S, T, Layer>(s, x, cols, self.eps);
                 for c in 0..per_group {
-                    let channel = row % self.extent.groups * per_group + c;
                     let channel = Channel {
                         x: x.add(c * self.extent.spatial),
-                        y: self.y.get().add(row * cols + c * self.extent.spatial),
+                        y: y.add(c * self.extent.spatial),
                         n: self.extent.spatial,
-                        moments: m,
-                        weight: at(self.weight, channel, 1.0),
-                        bias: at(self.bias, channel, 0.0),
+                        moments,
+                        weight: at(self.weight, first + c, 1.0),
+                        bias: at(self.bias, first + c, 0.0),
                     };
-                    let mut i = 0;
-                    while i + S::LANES <= channel.n {
-                        channel.piece::<S, true>(s, i);
-                        i += S::LANES;
-                    }
-                    if i < channel.n {
-                        channel.piece::<S, false>(s, i);
-                    }
+                    channel.run(s);
                 }
             }
         }
@@ -72,6 +68,26 @@ struct Channel<T> {
 }
 
 impl<T: Element> Channel<T> {
+    /// # Safety
+    /// The pointers hold `n` elements.
+    #[inline(always)]
+    unsafe fn run<S: Simd>(&self, s: S) {
+        let mut i = 0;
+        // Less than a vector: element by element beats copies to and from a padded one.
+        while self.n < S::LANES && i < self.n {
+            let x = self.moments.apply_one((*self.x.add(i)).widen());
+            self.y.add(i).write(T::narrow(x * self.weight + self.bias));
+            i += 1;
+        }
+        while i + S::LANES <= self.n {
+            self.piece::<S, true>(s, i);
+            i += S::LANES;
+        }
+        if i < self.n {
+            self.piece::<S, false>(s, i);
+        }
+    }
+
     /// # Safety
     /// As [`Element::load_piece`] and its like, at element `i`.
     #[inline(always)]
@@ -129,163 +145,38 @@ fn groups<T: Element>(
     norm: GroupNorm,
     extent: Extent,
     [x, y]: [Shared<T>; 2],
-    [weight, bias]: &[Option<std::borrow::Cow<[T]>>; 2],
+    [weight, bias]: &Slices<T>,
 ) {
-    parallel::ranges(extent.rows(), extent.cols() * FORWARD, 1, |rows| {
-        dispatch(Forward {
-            x,
-            y,
-            weight: weight.as_deref(),
-            bias: bias.as_deref(),
-            extent,
-            rows,
-            eps: norm.eps,
-        })
-    });
-}
-
-/// Σg and Σ(g·x̂) of a channel.
-#[derive(Clone, Copy)]
-struct Pulls(Moments);
-
-impl Fold<2, 2> for Pulls {
-    #[inline(always)]
-    fn step<S: Simd>(&self, s: S, [sum, dot]: [S::F; 2], [x, g]: [S::F; 2]) -> [S::F; 2] {
-        let x = self.0.apply::<S, Layer>(s, x);
-        [s.add(sum, g), s.fma(g, x, dot)]
-    }
-}
-
-/// The groups in `rows`. `sums` holds, for each batch item, Σ(g·x̂) of the channels, then Σg.
-struct Backward<'a, T> {
-    x: Shared<T>,
-    g: Shared<T>,
-    dx: Shared<T>,
-    sums: Shared<f32>,
-    weight: Option<&'a [T]>,
-    extent: Extent,
-    rows: Range<usize>,
-    eps: f32,
-}
-
-impl<T: Element> Kernel for Backward<'_, T> {
-    type Output = ();
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let Extent {
-            channels,
-            spatial,
-            groups,
-            ..
-        } = self.extent;
-        let (cols, per_group) = (self.extent.cols(), self.extent.channels_per_group());
-        for row in self.rows {
-            let first = row % groups * per_group;
-            // SAFETY: the pointers hold the rows, sums 2·channels for each batch item.
-            unsafe {
-                let (x, g) = (self.x.get().add(row * cols), self.g.get().add(row * cols));
-                let sums = self.sums.get().add(row / groups * 2 * channels);
-                let m = Moments::of::<S, T, Layer>(s, x, cols, self.eps);
-                let (mut sum, mut dot) = (0.0, 0.0);
-                for c in 0..per_group {
-                    let p = [x.add(c * spatial).cast_const(), g.add(c * spatial)];
-                    let [g, gx] = fold(s, Pulls(m), p, spatial);
-                    let weight = at(self.weight, first + c, 1.0);
-                    sum += weight * g;
-                    dot += weight * gx;
-                    sums.add(first + c).write(gx);
-                    sums.add(channels + first + c).write(g);
-                }
-                for c in 0..per_group {
-                    let channel = ChannelGrad {
-                        x: x.add(c * spatial),
-                        g: g.add(c * spatial),
-                        dx: self.dx.get().add(row * cols + c * spatial),
-                        n: spatial,
-                        moments: m,
-                        weight: at(self.weight, first + c, 1.0),
-                        slope: dot * m.pull,
-                        offset: sum * m.pull,
-                    };
-                    let mut i = 0;
-                    while i + S::LANES <= spatial {
-                        channel.piece::<S, true>(s, i);
-                        i += S::LANES;
-                    }
-                    if i < spatial {
-                        channel.piece::<S, false>(s, i);
-                    }
-                }
-            }
+    let (cols, eps) = (extent.cols(), norm.eps);
+    parallel::ranges(extent.rows(), cols * COST, 1, |rows| {
+        if extent.spatial > 1 {
+            let (weight, bias) = (weight.as_deref(), bias.as_deref());
+            return dispatch(Forward {
+                x,
+                y,
+                weight,
+                bias,
+                extent,
+                rows,
+                eps,
+            });
         }
-    }
-}
-
-/// dx = (g·weight − x̂·slope − offset)·scale
-struct ChannelGrad<T> {
-    x: *const T,
-    g: *const T,
-    dx: *mut T,
-    n: usize,
-    moments: Moments,
-    weight: f32,
-    slope: f32,
-    offset: f32,
-}
-
-impl<T: Element> ChannelGrad<T> {
-    /// # Safety
-    /// As [`Element::load_piece`] and its like, at element `i`.
-    #[inline(always)]
-    unsafe fn piece<S: Simd, const FULL: bool>(&self, s: S, i: usize) {
-        let left = self.n - i;
-        let g = T::load_piece::<S, FULL>(s, self.g.add(i), left);
-        let x = T::load_piece::<S, FULL>(s, self.x.add(i), left);
-        let x = self.moments.apply::<S, Layer>(s, x);
-        let h = s.mul(g, s.splat(self.weight));
-        let dx = s.fnma(x, s.splat(self.slope), s.sub(h, s.splat(self.offset)));
-        let dx = s.mul(dx, s.splat(self.moments.scale));
-        T::store_piece::<S, FULL>(s, self.dx.add(i), left, dx);
-    }
-}
-
-/// `[dx, dweight, dbias]`, of the vectors' gradients the first `vectors`.
-pub fn backward(
-    norm: GroupNorm,
-    (x, xl): Arg<CpuStorage>,
-    (g, gl): Arg<CpuStorage>,
-    weight: Option<Arg<CpuStorage>>,
-    vectors: usize,
-) -> Result<(CpuStorage, Shape)> {
-    let extent = norm.extent(xl);
-    let n = extent.count() + vectors * extent.channels;
-    let out = with_float!(NAME, x, |x: &[T]| {
-        let x = gather::contiguous(x, xl);
-        let g = gather::contiguous(g.as_slice::<T>()?, gl);
-        let [weight, _] = slices::<T>([weight, None])?;
-        let mut sums = vec![0f32; 2 * extent.batch * extent.channels];
-        let shared = Shared::new(sums.as_mut_ptr());
-        let [x, g] = [&x, &g].map(|v| Shared::new(v.as_ptr().cast_mut()));
-        // SAFETY: the groups cover dx, `total` the rest.
-        Ok(T::wrap(unsafe {
-            alloc::build(n, |out| {
-                let dx = Shared::new(out);
-                parallel::ranges(extent.rows(), extent.cols() * BACKWARD, 1, |rows| {
-                    dispatch(Backward {
-                        x,
-                        g,
-                        dx,
-                        sums: shared,
-                        weight: weight.as_deref(),
-                        extent,
-                        rows,
-                        eps: norm.eps,
-                    })
-                });
-                let wanted = vectors * extent.channels;
-                total(&sums, 2 * extent.channels, wanted, out.add(extent.count()));
-            })
-        }))
-    })?;
-    Ok((out, n.into()))
+        // Channels of one element: a layer norm whose vectors depend on the group.
+        for row in rows {
+            let first = row % extent.groups * cols;
+            let from = |v: &[T]| Shared::new(v[first..].as_ptr().cast_mut());
+            let group = Rows {
+                x,
+                y,
+                vectors: [weight, bias].map(|v| v.as_deref().map(from)),
+                cols,
+                norm: RowNorm {
+                    kind: Kind::Layer,
+                    eps,
+                },
+            };
+            // SAFETY: x and y hold the rows, the vectors `groups · cols` elements.
+            unsafe { group.forward(row..row + 1) };
+        }
+    });
 }

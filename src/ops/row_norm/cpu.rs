@@ -80,18 +80,18 @@ impl<T: Element, K: Norm, const VECTORS: usize> Kernel for Forward<T, K, VECTORS
 
 /// Rows and vectors as pointers that the threads share.
 #[derive(Clone, Copy)]
-struct Rows<T> {
-    x: Shared<T>,
-    y: Shared<T>,
-    vectors: [Option<Shared<T>>; 2],
-    cols: usize,
-    norm: RowNorm,
+pub struct Rows<T> {
+    pub x: Shared<T>,
+    pub y: Shared<T>,
+    pub vectors: [Option<Shared<T>>; 2],
+    pub cols: usize,
+    pub norm: RowNorm,
 }
 
 impl<T: Element> Rows<T> {
     /// # Safety
     /// `x` is valid for reads, `y` for writes of the rows in `range`; vectors hold `cols` elements.
-    unsafe fn forward(&self, range: Range<usize>) {
+    pub unsafe fn forward(&self, range: Range<usize>) {
         match (self.norm.kind, self.vectors) {
             (Kind::L2, _) => self.run::<L2, 0>(range),
             (Kind::Rms, [None, _]) => self.run::<Rms, 0>(range),
@@ -261,9 +261,9 @@ fn split(l: &Layout) -> (usize, usize) {
     (l.shape().elem_count().checked_div(cols).unwrap_or(0), cols)
 }
 
-type Slices<'a, T> = [Option<Cow<'a, [T]>>; 2];
+/// Weight and bias.
+pub type Slices<'a, T> = [Option<Cow<'a, [T]>>; 2];
 
-/// The elements of weight and bias.
 pub fn slices<'a, T: Element>([weight, bias]: Vectors<'a, CpuStorage>) -> Result<Slices<'a, T>> {
     let slice = |v: Option<Arg<'a, CpuStorage>>| match v {
         Some((v, l)) => Ok(Some(gather::contiguous(v.as_slice::<T>()?, l))),

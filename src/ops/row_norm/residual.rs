@@ -7,6 +7,7 @@
 use super::{cpu, Kind, RowNorm};
 use crate::check;
 use crate::ops::affine_norm::Arg;
+use crate::ops::{add_act, Act};
 use candle_core::op::BackpropOp;
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
@@ -61,7 +62,8 @@ fn add(
         .flatten()
         .any(Tensor::track_op);
     if tracked || !check::served(x) {
-        let sum = (x + residual)?;
+        // Unlike Candle's own, this sum gives no gradient to a frozen argument.
+        let sum = add_act(x, residual, Act::Identity)?;
         let normed = norm.apply(&sum, vectors)?;
         return Ok((sum, normed));
     }
