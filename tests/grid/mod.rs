@@ -35,13 +35,17 @@ const SIZES: [(usize, usize); 11] = [
 ];
 const REDUCED_SIZES: [(usize, usize); 5] = [(3, 0), (3, 1), (3, 33), (3, 1025), (130, 3)];
 
-/// For checks on every combination of layouts through Candle's own slow backward of views.
+/// For every combination of layouts through Candle's own backward of views, which is slow.
 const FEW_SIZES: [(usize, usize); 5] = [(3, 1), (3, 31), (3, 33), (3, 1025), (1025, 33)];
 
-fn sizes() -> &'static [(usize, usize)] {
+/// Enough work for several threads.
+const LARGE_SIZES: [(usize, usize); 2] = [(3, 32000), (1025, 33)];
+
+/// The sizes, or the reduced ones where the environment asks for them.
+fn or_reduced(sizes: &'static [(usize, usize)]) -> &'static [(usize, usize)] {
     match std::env::var("CANDLE_FUSED_TEST_GRID").as_deref() {
         Ok("reduced") => &REDUCED_SIZES,
-        _ => &SIZES,
+        _ => sizes,
     }
 }
 
@@ -120,27 +124,31 @@ macro_rules! grid {
             const OP: &str = stringify!($op);
             #[test]
             fn forward() {
-                run(OP, sizes(), forward::agrees_with_reference);
+                run(OP, or_reduced(&SIZES), forward::agrees_with_reference);
             }
             #[test]
             fn layouts() {
-                run(OP, sizes(), forward::ignores_layout);
+                run(OP, or_reduced(&SIZES), forward::ignores_layout);
             }
             #[test]
             fn repeats() {
-                run(OP, &[(3, 32000), (1025, 33)], forward::repeats);
+                run(OP, or_reduced(&LARGE_SIZES), forward::repeats);
+            }
+            #[test]
+            fn gradients_repeat() {
+                run(OP, or_reduced(&LARGE_SIZES), gradients::repeat);
             }
             #[test]
             fn in_place() {
-                run(OP, sizes(), in_place::changes_only_its_view);
+                run(OP, or_reduced(&SIZES), in_place::changes_only_its_view);
             }
             #[test]
             fn gradients() {
-                run(OP, sizes(), gradients::agree_with_reference);
+                run(OP, or_reduced(&SIZES), gradients::agree_with_reference);
             }
             #[test]
             fn gradients_by_layout() {
-                run(OP, &FEW_SIZES, gradients::ignore_layout);
+                run(OP, or_reduced(&FEW_SIZES), gradients::ignore_layout);
             }
             #[test]
             fn gradients_of_some() {
