@@ -9,6 +9,8 @@ mod cases;
 mod plan;
 #[path = "../examples/compare/sizes.rs"]
 mod sizes;
+#[path = "../examples/compare/stock.rs"]
+mod stock;
 #[allow(dead_code, reason = "compare reads more of it")]
 #[path = "../examples/compare/workload.rs"]
 mod workload;

@@ -7,3 +7,4 @@ mod errors;
 mod golden;
 mod grid;
 mod layers;
+mod training;

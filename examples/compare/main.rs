@@ -12,6 +12,7 @@ mod measure;
 mod plan;
 mod report;
 mod sizes;
+mod stock;
 mod workload;
 
 use candle_core::{Device, Result};

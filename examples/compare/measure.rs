@@ -16,9 +16,9 @@ pub struct Budget {
 
 impl Budget {
     pub const FULL: Budget = Budget {
-        time: Duration::from_millis(250),
-        fewest: 7,
-        limit: Duration::from_millis(1500),
+        time: Duration::from_millis(200),
+        fewest: 9,
+        limit: Duration::from_millis(800),
     };
     pub const QUICK: Budget = Budget {
         time: Duration::from_millis(30),

@@ -4,8 +4,6 @@ use crate::cases::OpCase;
 use crate::sizes::{sizes, Size};
 use candle_core::DType;
 
-pub const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
-
 /// One line of the table.
 pub struct Row<'a> {
     pub case: &'a OpCase,
@@ -69,7 +67,7 @@ pub fn rows(cases: &[OpCase], quick: bool) -> Vec<Row<'_>> {
     let mut rows = Vec::new();
     for case in cases {
         for size in sizes(case) {
-            for dtype in DTYPES {
+            for &dtype in size.dtypes {
                 rows.extend(size.kinds.iter().map(|&kind| Row {
                     case,
                     size,

@@ -2,7 +2,8 @@
 
 use crate::agree::Agreement;
 use crate::measure::Timing;
-use crate::plan::{Row, DTYPES};
+use crate::plan::Row;
+use crate::sizes::DTYPES;
 use candle_core::Result;
 use std::io::{self, Write};
 

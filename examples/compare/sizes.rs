@@ -3,17 +3,21 @@
 
 use crate::cases::OpCase;
 use crate::plan::Kind::{self, Forward, InPlace, Train};
+use candle_core::DType;
 
 #[derive(Clone, Copy)]
 pub struct Size {
     pub label: &'static str,
-    /// The dims of x.
+    /// The dims of a rows × cols argument, whose last is cols.
     pub dims: &'static [usize],
     /// How it is run, where the op has these forms.
     pub kinds: &'static [Kind],
+    pub dtypes: &'static [DType],
     /// Whether it is part of the quick run too.
     pub quick: bool,
 }
+
+pub const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
 const ALL: &[Kind] = &[Forward, InPlace, Train];
 
@@ -23,6 +27,7 @@ const fn size(label: &'static str, dims: &'static [usize]) -> Size {
         label,
         dims,
         kinds: &[Forward],
+        dtypes: &DTYPES,
         quick: false,
     }
 }
@@ -38,6 +43,18 @@ impl Size {
 
     const fn run(self, kinds: &'static [Kind]) -> Size {
         Size { kinds, ..self }
+    }
+
+    const fn of(self, dtypes: &'static [DType]) -> Size {
+        Size { dtypes, ..self }
+    }
+
+    /// For the full run only.
+    const fn slow(self) -> Size {
+        Size {
+            quick: false,
+            ..self
+        }
     }
 
     const fn quick(self) -> Size {
@@ -59,6 +76,16 @@ const SQUARE: Size = size("4096x4096", &[4096, 4096]);
 const HEADS: Size = size("8x32x128x128", &[8, 32, 128, 128]).run(ALL).quick();
 const LOGITS: Size = size("1x32000", &[1, 32000]);
 
+/// What a variant of an op's main call is measured at.
+fn variant(size: Size) -> Vec<Size> {
+    vec![
+        TINY.run(&[Forward]),
+        size.run(&[Forward]).of(&[DType::F32]),
+        size.run(&[Forward]).of(&[DType::F16, DType::BF16]).slow(),
+        size.run(&[Train]).of(&[DType::F32]).slow(),
+    ]
+}
+
 /// The main calls of an op get every size, the others a few.
 pub fn sizes(case: &OpCase) -> Vec<Size> {
     match (case.op, case.name.as_str()) {
@@ -71,10 +98,19 @@ pub fn sizes(case: &OpCase) -> Vec<Size> {
         ("affine_act", "affine_silu") | ("binary_act", "bias_gelu") => {
             vec![TINY, ROWS, COLS, ONE_M, SIXTEEN_M]
         }
+        // Of 4 channels, and in the plain form of two spatial dims.
+        ("group_norm", "group_norm_plain") => vec![size("64x4x2x2048", &[64, 2048])],
+        ("group_norm", "group_norm_by_channel") => vec![size("64x4x4096", &[64, 4096]).run(ALL)],
+        ("group_norm", _) => vec![
+            size("1x4x64", &[1, 64]).run(&[Forward, Train]).quick(),
+            size("2048x4x128", &[2048, 128]),
+            size("1x4x262144", &[1, 262144]),
+            size("64x4x4096", &[64, 4096]).run(ALL).quick(),
+            size("64x4x65536", &[64, 65536]),
+        ],
         ("reduce", "sum_last_dim" | "max_last_dim" | "sum_all") => {
             vec![TINY, LOGITS, ROWS, COLS, BATCH, SQUARE]
         }
-        ("reduce", _) => vec![TINY.run(&[Forward]), BATCH],
         ("row_norm", "rms_norm" | "layer_norm") => vec![
             TINY,
             ONE_ROW,
@@ -84,7 +120,9 @@ pub fn sizes(case: &OpCase) -> Vec<Size> {
             size("2048x2048", &[2048, 2048]),
             SQUARE.run(&[Forward, InPlace]),
         ],
-        ("row_norm", _) => vec![TINY.run(&[Forward]), ONE_ROW, BATCH],
+        ("row_norm", "l2_norm" | "add_rms_norm" | "add_layer_norm") => {
+            vec![TINY.run(&[Forward]), ONE_ROW, BATCH]
+        }
         ("softmax", "softmax_last_dim") => vec![
             TINY,
             LOGITS,
@@ -95,7 +133,14 @@ pub fn sizes(case: &OpCase) -> Vec<Size> {
             size("512x32000", &[512, 32000]),
             SQUARE.run(&[Forward, InPlace]),
         ],
-        ("softmax", _) => vec![TINY.run(&[Forward]), LOGITS, HEADS],
-        _ => vec![TINY.run(&[Forward]), ONE_M.run(&[Forward, Train])],
+        ("softmax", "softmax_middle_dim" | "log_softmax_middle_dim") => {
+            vec![size("2x128x4096", &[4096, 128]).run(&[Forward, Train])]
+        }
+        // It masks a whole row, which is NaN in stock Candle.
+        ("softmax", "masked_softmax_by_matrix") => vec![],
+        ("softmax", "log_softmax") => [variant(HEADS), vec![LOGITS]].concat(),
+        ("softmax", _) => variant(HEADS),
+        ("reduce" | "row_norm", _) => variant(BATCH),
+        _ => variant(ONE_M),
     }
 }

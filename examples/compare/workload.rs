@@ -2,6 +2,7 @@
 
 use crate::cases::{Call, Fill};
 use crate::plan::{Kind, Row};
+use crate::stock::{self, Stock};
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Result, Tensor, Var};
 use std::hint::black_box;
@@ -13,6 +14,7 @@ pub const MOST_IN_PLACE: usize = 16;
 pub struct Workload<'a> {
     pub row: &'a Row<'a>,
     pub device: &'a Device,
+    stock: Stock<'a>,
     /// Variables, where the row trains and the op has a gradient to them.
     pub inputs: Vec<Tensor>,
     /// What the in-place op gets: its own x, which every call overwrites.
@@ -29,6 +31,7 @@ impl<'a> Workload<'a> {
         Ok(Workload {
             row,
             device,
+            stock: stock::call(row, device)?,
             inputs,
             own,
         })
@@ -37,8 +40,8 @@ impl<'a> Workload<'a> {
     /// Stock Candle's way to the row's result, which is dropped within.
     pub fn stock(&self) -> Result<()> {
         match self.row.kind {
-            Kind::Train => train(self.stock_call(), &self.inputs),
-            _ => run(self.stock_call(), &self.inputs),
+            Kind::Train => train(&self.stock, &self.inputs),
+            _ => run(&self.stock, &self.inputs),
         }
     }
 
@@ -61,15 +64,6 @@ impl<'a> Workload<'a> {
         match self.own.first() {
             Some(x) => x.slice_set(&self.inputs[0], 0, 0),
             None => Ok(()),
-        }
-    }
-
-    fn stock_call(&self) -> &Call {
-        let case = self.row.case;
-        match &case.stock {
-            // Stock's fused ops lose the gradient; its dropout is composed.
-            Some(stock) if self.row.kind != Kind::Train || self.is_random() => stock,
-            _ => &case.reference,
         }
     }
 
@@ -106,7 +100,7 @@ impl<'a> Workload<'a> {
 
     /// The same of stock's.
     pub fn stock_results(&self) -> Result<Vec<Tensor>> {
-        results(self.row.kind, self.stock_call(), &self.inputs)
+        results(self.row.kind, &self.stock, &self.inputs)
     }
 
     /// The same of stock's composed ops, on the CPU and in a wider dtype.

@@ -18,6 +18,7 @@ mod glu;
 mod group_norm;
 mod reduce;
 mod row_norm;
+mod softmax;
 
 pub use fill::Fill;
 
@@ -37,6 +38,7 @@ pub fn all() -> Vec<OpCase> {
         group_norm::cases(),
         reduce::cases(),
         row_norm::cases(),
+        softmax::cases(),
     ];
     ops.into_iter().flatten().collect()
 }
@@ -52,6 +54,7 @@ pub fn rejects() -> Vec<Reject> {
         group_norm::rejects(),
         reduce::rejects(),
         row_norm::rejects(),
+        softmax::rejects(),
     ];
     ops.into_iter().flatten().collect()
 }
@@ -75,6 +78,8 @@ pub struct OpCase {
     pub class: Class,
     /// Of the gradients. One to a broadcast argument is always `Stepwise`.
     pub grad_class: Class,
+    /// Whether outputs may be 0 by their place alone, even in a row that is NaN.
+    pub hides: bool,
 }
 
 /// How rounding errors add up, which decides the tolerance.
@@ -166,6 +171,7 @@ impl OpCase {
             in_place: None,
             class: Class::Elementwise,
             grad_class: Class::Elementwise,
+            hides: false,
         }
     }
 
@@ -193,6 +199,11 @@ impl OpCase {
 
     pub fn stepwise_gradients(mut self) -> Self {
         self.grad_class = Class::Stepwise;
+        self
+    }
+
+    pub fn hiding(mut self) -> Self {
+        self.hides = true;
         self
     }
 

@@ -3,6 +3,7 @@
 mod elementwise;
 mod norms;
 mod reductions;
+mod softmax;
 
 use candle_core::{DType, Device, Result, Tensor, Var};
 

@@ -5,7 +5,11 @@ use candle_fused::ops::*;
 #[test]
 fn small_rows() -> Result<()> {
     let want = [0.09003057, 0.24472847, 0.66524096];
-    for x in [[1f32, 2., 3.], [1000., 1001., 1002.], [-1000., -999., -998.]] {
+    for x in [
+        [1f32, 2., 3.],
+        [1000., 1001., 1002.],
+        [-1000., -999., -998.],
+    ] {
         let x = cpu(&x)?;
         assert_near(&softmax_last_dim(&x)?, &want, 1e-7)?;
         assert_near(&softmax(&x, 0)?, &want, 1e-7)?;
@@ -62,4 +66,16 @@ fn causal_rows_before_the_first_key() -> Result<()> {
     let x = Tensor::zeros((4, 2), DType::F32, &Device::Cpu)?;
     let y = masked_softmax(&x, 1.0, Mask::Causal)?;
     assert_near(&y, &[0., 0., 0., 0., 1., 0., 0.5, 0.5], 0.)
+}
+
+/// What a query may not see doesn't count, not even a NaN; what it sees does.
+#[test]
+fn hidden_keys_do_not_count() -> Result<()> {
+    for hidden in [f32::NAN, f32::INFINITY] {
+        let x = cpu(&[[0f32, hidden], [0., hidden]])?;
+        let y = masked_softmax(&x, 1.0, Mask::Causal)?.to_vec2::<f32>()?;
+        assert_eq!(y[0], [1., 0.]);
+        assert!(y[1][1].is_nan(), "{y:?}");
+    }
+    Ok(())
 }

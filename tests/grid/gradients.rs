@@ -33,12 +33,12 @@ pub fn gradients(call: &Call, args: &[Tensor], dtype: DType) -> Result<Vec<Optio
 
 impl Point<'_> {
     pub fn gradient_tolerance(&self, gradient: &Tensor, inputs: &[Tensor]) -> Tolerance {
-        // The gradient to a broadcast argument is summed over a tensor of x's shape.
-        let class = match gradient.elem_count() < inputs[0].elem_count() {
-            true => Class::Stepwise,
-            false => self.case.grad_class,
-        };
-        let tolerance = tolerance(self.dtype, class);
+        // The gradient to a broadcast argument sums so many terms, each about 1 and of either sign.
+        let terms = inputs[0].elem_count() / gradient.elem_count().max(1);
+        if terms > 1 {
+            return tolerance(self.dtype, Class::Stepwise).with_scale((terms as f64).sqrt());
+        }
+        let tolerance = tolerance(self.dtype, self.case.grad_class);
         // A norm of one element is ±1 whatever the element: its gradient is all cancellation.
         match self.cols {
             1 => tolerance.with_scale(Fill::LIMIT),
