@@ -53,7 +53,7 @@ const EXPM1: [f32; 6] = [
 /// 2ⁿ for −126 ≤ n ≤ 127.
 #[inline(always)]
 fn exp2i<S: Simd>(s: S, n: S::I) -> S::F {
-    s.from_bits(s.shl::<23>(s.iadd(n, s.isplat(127))))
+    s.float(s.shl::<23>(s.iadd(n, s.isplat(127))))
 }
 
 #[inline(always)]
@@ -75,7 +75,7 @@ pub fn log<S: Simd>(s: S, x: S::F) -> S::F {
     // x = 2ᵉ·m with m in [√½, √2): subtracting √½'s pattern makes the exponent field e.
     let offset = s.isplat(std::f32::consts::FRAC_1_SQRT_2.to_bits() as i32);
     let e = s.sar::<23>(s.isub(s.bits(scaled), offset));
-    let m = s.from_bits(s.isub(s.bits(scaled), s.shl::<23>(e)));
+    let m = s.float(s.isub(s.bits(scaled), s.shl::<23>(e)));
     let e = s.sub(s.to_float(e), s.select(tiny, s.splat(23.0), s.splat(0.0)));
     let f = s.sub(m, s.splat(1.0));
     let y = log1p_reduced(s, f, e);
@@ -147,7 +147,7 @@ pub fn sigmoid_slope<S: Simd>(s: S, x: S::F) -> S::F {
 /// erf(x)/x as a polynomial in x² for |x| ≤ 1, relative error below 2e-9.
 #[allow(dead_code, reason = "as for erf")]
 const ERF: [f32; 7] = [
-    1.128_379_1,
+    std::f32::consts::FRAC_2_SQRT_PI,
     -0.376_126_26,
     0.112_836,
     -0.026_854_444,

@@ -46,7 +46,8 @@ pub trait Simd: Copy + Send + Sync + 'static {
 
     fn isplat(self, x: i32) -> Self::I;
     fn bits(self, a: Self::F) -> Self::I;
-    fn from_bits(self, a: Self::I) -> Self::F;
+    /// The floats of these bit patterns.
+    fn float(self, a: Self::I) -> Self::F;
     /// The nearest float of each integer.
     fn to_float(self, a: Self::I) -> Self::F;
     fn iadd(self, a: Self::I, b: Self::I) -> Self::I;
@@ -86,7 +87,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
 
     #[inline(always)]
     fn abs(self, a: Self::F) -> Self::F {
-        self.from_bits(self.and(self.bits(a), self.isplat(i32::MAX)))
+        self.float(self.and(self.bits(a), self.isplat(i32::MAX)))
     }
     #[inline(always)]
     fn neg(self, a: Self::F) -> Self::F {
@@ -96,7 +97,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
     #[inline(always)]
     fn copysign(self, a: Self::F, b: Self::F) -> Self::F {
         let sign = self.isplat(i32::MIN);
-        self.from_bits(self.or(self.bits(self.abs(a)), self.and(self.bits(b), sign)))
+        self.float(self.or(self.bits(self.abs(a)), self.and(self.bits(b), sign)))
     }
     #[inline(always)]
     fn to_array(self, a: Self::F) -> [f32; MAX_LANES] {

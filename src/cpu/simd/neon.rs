@@ -40,7 +40,7 @@ impl Simd for Neon {
         select(m: uint32x4_t, a: float32x4_t, b: float32x4_t) -> float32x4_t = vbslq_f32(m, a, b);
         isplat(x: i32) -> int32x4_t = vdupq_n_s32(x);
         bits(a: float32x4_t) -> int32x4_t = vreinterpretq_s32_f32(a);
-        from_bits(a: int32x4_t) -> float32x4_t = vreinterpretq_f32_s32(a);
+        float(a: int32x4_t) -> float32x4_t = vreinterpretq_f32_s32(a);
         to_float(a: int32x4_t) -> float32x4_t = vcvtq_f32_s32(a);
         iadd(a: int32x4_t, b: int32x4_t) -> int32x4_t = vaddq_s32(a, b);
         isub(a: int32x4_t, b: int32x4_t) -> int32x4_t = vsubq_s32(a, b);

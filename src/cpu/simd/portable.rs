@@ -39,7 +39,7 @@ impl Simd for Portable {
         eq(a: f32, b: f32) -> bool = a == b;
         select(m: bool, a: f32, b: f32) -> f32 = if m { a } else { b };
         bits(a: f32) -> i32 = a.to_bits() as i32;
-        from_bits(a: i32) -> f32 = f32::from_bits(a as u32);
+        float(a: i32) -> f32 = f32::from_bits(a as u32);
         to_float(a: i32) -> f32 = a as f32;
         iadd(a: i32, b: i32) -> i32 = a.wrapping_add(b);
         isub(a: i32, b: i32) -> i32 = a.wrapping_sub(b);

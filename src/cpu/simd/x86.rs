@@ -64,7 +64,7 @@ impl Simd for Avx2 {
         select(m: __m256, a: __m256, b: __m256) -> __m256 = _mm256_blendv_ps(b, a, m);
         isplat(x: i32) -> __m256i = _mm256_set1_epi32(x);
         bits(a: __m256) -> __m256i = _mm256_castps_si256(a);
-        from_bits(a: __m256i) -> __m256 = _mm256_castsi256_ps(a);
+        float(a: __m256i) -> __m256 = _mm256_castsi256_ps(a);
         to_float(a: __m256i) -> __m256 = _mm256_cvtepi32_ps(a);
         iadd(a: __m256i, b: __m256i) -> __m256i = _mm256_add_epi32(a, b);
         isub(a: __m256i, b: __m256i) -> __m256i = _mm256_sub_epi32(a, b);
@@ -151,7 +151,7 @@ impl Simd for Avx512 {
         select(m: __mmask16, a: __m512, b: __m512) -> __m512 = _mm512_mask_blend_ps(m, b, a);
         isplat(x: i32) -> __m512i = _mm512_set1_epi32(x);
         bits(a: __m512) -> __m512i = _mm512_castps_si512(a);
-        from_bits(a: __m512i) -> __m512 = _mm512_castsi512_ps(a);
+        float(a: __m512i) -> __m512 = _mm512_castsi512_ps(a);
         to_float(a: __m512i) -> __m512 = _mm512_cvtepi32_ps(a);
         iadd(a: __m512i, b: __m512i) -> __m512i = _mm512_add_epi32(a, b);
         isub(a: __m512i, b: __m512i) -> __m512i = _mm512_sub_epi32(a, b);

@@ -87,7 +87,7 @@ fn gelu_slope<S: Simd>(s: S, x: S::F) -> S::F {
 }
 
 /// 2·√(2/π)
-const GELU_TWO_ALPHA: f32 = 1.595_769_1;
+const GELU_TWO_ALPHA: f32 = 1.595_769_2;
 const GELU_CUBIC: f32 = 0.044_715;
 
 #[derive(Clone, Copy)]
