@@ -56,7 +56,11 @@ fn far_arguments_stay_finite() -> Result<()> {
 fn tanh_and_softplus() -> Result<()> {
     let x = cpu(&[0f32, 1., -1.])?;
     assert_near(&tanh(&x)?, &[0., 0.7615942, -0.7615942], 1e-7)?;
-    assert_near(&softplus(&x)?, &[std::f64::consts::LN_2, 1.3132617, 0.3132617], 1e-7)?;
+    assert_near(
+        &softplus(&x)?,
+        &[std::f64::consts::LN_2, 1.3132617, 0.3132617],
+        1e-7,
+    )?;
     // 1 − tanh²
     let slopes = slopes(tanh, &[0., 1., -1.])?;
     assert_near(&slopes, &[1., 0.41997434, 0.41997434], 1e-7)
