@@ -7,7 +7,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 /// When a row has been measured enough: after `time` and `fewest` samples of each side, and never
-/// later than after `limit` and two.
+/// later than after `limit` and three.
 pub struct Budget {
     time: Duration,
     fewest: usize,
@@ -16,7 +16,7 @@ pub struct Budget {
 
 impl Budget {
     pub const FULL: Budget = Budget {
-        time: Duration::from_millis(200),
+        time: Duration::from_millis(160),
         fewest: 9,
         limit: Duration::from_millis(800),
     };
@@ -28,7 +28,7 @@ impl Budget {
 
     fn is_spent(&self, samples: usize, elapsed: Duration) -> bool {
         (samples >= self.fewest && elapsed >= self.time)
-            || (samples >= 2 && elapsed >= self.limit)
+            || (samples >= 3 && elapsed >= self.limit)
             || samples >= 1000
     }
 }
