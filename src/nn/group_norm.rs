@@ -1,4 +1,4 @@
-//! [`candle_nn::group_norm`] on fused kernels, with gradients to input, weight and bias.
+//! [`mod@candle_nn::group_norm`] on fused kernels, with gradients to input, weight and bias.
 
 use crate::{check, ops};
 use candle_core::{Module, Result, Tensor};

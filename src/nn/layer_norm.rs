@@ -1,4 +1,4 @@
-//! [`candle_nn::layer_norm`] on fused kernels, with gradients to input, weight and bias.
+//! [`mod@candle_nn::layer_norm`] on fused kernels, with gradients to input, weight and bias.
 
 use crate::ops::{self, Act};
 use candle_core::{Module, Result, Tensor};

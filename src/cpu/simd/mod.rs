@@ -161,23 +161,30 @@ pub enum Isa {
 impl Isa {
     /// What this CPU can run, best first.
     pub fn available() -> Vec<Isa> {
-        let mut list = Vec::new();
         #[cfg(target_arch = "x86_64")]
         {
             let avx2 = is_x86_feature_detected!("avx2")
                 && is_x86_feature_detected!("fma")
                 && is_x86_feature_detected!("f16c");
-            if avx2 && is_x86_feature_detected!("avx512f") {
-                list.push(Isa::Avx512);
-            }
-            if avx2 {
-                list.push(Isa::Avx2);
-            }
+            let avx512 = avx2 && is_x86_feature_detected!("avx512f");
+            let all = [
+                (avx512, Isa::Avx512),
+                (avx2, Isa::Avx2),
+                (true, Isa::Portable),
+            ];
+            all.iter()
+                .filter(|(here, _)| *here)
+                .map(|(_, isa)| *isa)
+                .collect()
         }
         #[cfg(target_arch = "aarch64")]
-        list.push(Isa::Neon);
-        list.push(Isa::Portable);
-        list
+        {
+            vec![Isa::Neon, Isa::Portable]
+        }
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+        {
+            vec![Isa::Portable]
+        }
     }
 
     /// Runs the kernel with this instruction set.

@@ -14,7 +14,7 @@ mod tests;
 use crate::{apply, check};
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
-use candle_core::{CpuStorage, CustomOp1, CustomOp3, Layout, Result, Shape, Tensor, D};
+use candle_core::{CpuStorage, CustomOp1, CustomOp3, DType, Layout, Result, Shape, Tensor, D};
 
 const NAME: &str = "reduce";
 
@@ -144,7 +144,11 @@ impl CustomOp1 for Reduce {
         let (_, n) = self.over.split(x.shape());
         let dx = match self.reduction {
             Reduction::Sum => self.over.expand(grad_out, x.shape()),
-            Reduction::Mean => self.over.expand(&(grad_out / n as f64)?, x.shape()),
+            Reduction::Mean => {
+                // In f32: stock's f16 would round 1 / n too.
+                let g = (grad_out.to_dtype(DType::F32)? / n as f64)?;
+                self.over.expand(&g.to_dtype(x.dtype())?, x.shape())
+            }
             Reduction::Max => apply::op3(x, y, grad_out, MaxBwd(self.over)),
         };
         dx.map(Some)
