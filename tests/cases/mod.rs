@@ -87,6 +87,8 @@ pub struct OpCase {
 pub enum Class {
     /// A number comes from one element of each input.
     Elementwise,
+    /// So does this, by a formula that may cancel, such as 1 − tanh².
+    Derivative,
     /// It comes from a whole row, in f32 up to the one rounding at the end.
     Reduction,
     /// On the way it has been through other tensors of the dtype.
@@ -170,7 +172,7 @@ impl OpCase {
             stock: None,
             in_place: None,
             class: Class::Elementwise,
-            grad_class: Class::Elementwise,
+            grad_class: Class::Derivative,
             hides: false,
         }
     }
