@@ -8,6 +8,8 @@ use std::mem::MaybeUninit;
 pub trait Element: WithDType + Send + Sync {
     fn wrap(data: Vec<Self>) -> CpuStorage;
     const ZERO: Self;
+    /// max(x, 0) and 0 for NaN, on the bits: nothing has to be widened for it.
+    fn relu(self) -> Self;
     fn widen(self) -> f32;
     fn narrow(x: f32) -> Self;
 
@@ -99,11 +101,15 @@ pub trait Element: WithDType + Send + Sync {
 }
 
 macro_rules! element {
-    ($T:ty, $variant:ident, $zero:expr, $bits:ty, $load:ident, $store:ident, $widen:expr, $narrow:expr) => {
+    ($T:ty, $variant:ident, $zero:expr, $bits:ty, $load:ident, $store:ident, $relu:expr, $widen:expr, $narrow:expr) => {
         impl Element for $T {
             const ZERO: Self = $zero;
             fn wrap(data: Vec<Self>) -> CpuStorage {
                 CpuStorage::$variant(data)
+            }
+            #[inline(always)]
+            fn relu(self) -> Self {
+                $relu(self)
             }
             #[inline(always)]
             fn widen(self) -> f32 {
@@ -125,7 +131,27 @@ macro_rules! element {
     };
 }
 
-element!(f32, F32, 0.0, f32, load_f32, store_f32, |x| x, |x| x);
+/// Positive patterns up to infinity stay; negative ones and NaNs, which lie above, become 0.
+#[inline(always)]
+fn relu_bits(bits: u16, infinity: u16) -> u16 {
+    if bits <= infinity {
+        bits
+    } else {
+        0
+    }
+}
+
+element!(
+    f32,
+    F32,
+    0.0,
+    f32,
+    load_f32,
+    store_f32,
+    |x: f32| if x > 0.0 { x } else { 0.0 },
+    |x| x,
+    |x| x
+);
 element!(
     f16,
     F16,
@@ -133,6 +159,7 @@ element!(
     u16,
     load_f16,
     store_f16,
+    |x: f16| f16::from_bits(relu_bits(x.to_bits(), f16::INFINITY.to_bits())),
     f16::to_f32,
     f16::from_f32
 );
@@ -143,6 +170,7 @@ element!(
     u16,
     load_bf16,
     store_bf16,
+    |x: bf16| bf16::from_bits(relu_bits(x.to_bits(), bf16::INFINITY.to_bits())),
     bf16::to_f32,
     bf16::from_f32
 );
