@@ -14,18 +14,19 @@ fn waves(shape: &[usize], dtype: DType, device: &Device) -> Result<Tensor> {
     Tensor::from_vec((0..n).map(wave).collect::<Vec<f32>>(), shape, device)?.to_dtype(dtype)
 }
 
-/// Both as stock Candle rounds: within two steps of the dtype at the size of the values.
+/// Within what stock Candle loses: where we round once, its 16-bit layers round after each of
+/// normalising, scaling and shifting, and those intermediate values are larger than the result.
 fn assert_close(ours: &Tensor, stock: &Tensor, what: &str) -> Result<()> {
     assert_eq!(ours.dims(), stock.dims(), "{what}");
     assert_eq!(ours.dtype(), stock.dtype(), "{what}");
     let step = match ours.dtype() {
-        DType::F32 => 2e-6,
-        DType::F16 => 2f64.powi(-10),
-        _ => 2f64.powi(-7),
+        DType::F32 => 4e-6,
+        DType::F16 => 4.0 * 2f64.powi(-10),
+        _ => 4.0 * 2f64.powi(-7),
     };
     let values = |t: &Tensor| t.to_dtype(DType::F64)?.flatten_all()?.to_vec1::<f64>();
     for (i, (a, b)) in values(ours)?.into_iter().zip(values(stock)?).enumerate() {
-        let bound = 2.0 * step * b.abs().max(1.0);
+        let bound = step * b.abs().max(1.0);
         assert!(
             (a - b).abs() <= bound,
             "{what}, element {i}: {a} for stock's {b}"
