@@ -64,7 +64,9 @@ pub fn mul_relu(x: &Tensor, y: &Tensor) -> Result<Tensor> {
 
 /// `act(x + bias)` with a bias over the last dim.
 pub fn bias_act(x: &Tensor, bias: &Tensor, act: Act) -> Result<Tensor> {
+    check::float("bias_act", x)?;
     check::has_dims("bias_act", x)?;
+    check::alike("bias_act", x, "bias", bias)?;
     check::over_last_dim("bias_act", x, "bias", bias)?;
     add_act(x, bias, act)
 }
