@@ -96,7 +96,8 @@ fn measure_row(row: &Row, device: &Device, budget: &Budget) -> Result<Outcome> {
     })
 }
 
-/// Candle's pool waits for all its threads, so that stock suffers most where these are interrupted.
+/// Both sides wait for their worker threads, though not in the same way: a busy machine bends ratios
+/// too.
 fn warn_if_busy(start: Option<Load>) {
     let others = match (start, Load::now()) {
         (Some(start), Some(end)) => end.others_since(&start),
@@ -104,8 +105,8 @@ fn warn_if_busy(start: Option<Load>) {
     };
     if others > 0.1 {
         eprintln!(
-            "compare: other programs used {:.0} % of the CPUs meanwhile, which slows stock Candle \
-             more than ours: don't rely on these times and ratios",
+            "compare: other programs used {:.0} % of the CPUs meanwhile: don't rely on these times \
+             and ratios",
             others * 100.0
         );
     }
