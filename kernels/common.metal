@@ -81,6 +81,36 @@ inline void store4(device T* p, ulong left, bool aligned, float4 v) {
     }
 }
 
+// ---- Broadcast operands ----
+
+// Element i is p[(i / repeat) % period].
+struct Spread {
+    ulong period;
+    ulong repeat;
+};
+
+inline ulong spread_index(constant Spread& s, ulong i) {
+    // 64-bit division is slow: avoid it where the index is short.
+    if (i <= 0xFFFFFFFFu && s.repeat <= 0xFFFFFFFFu) {
+        uint at = uint(i) / uint(s.repeat);
+        return s.period <= 0xFFFFFFFFu ? ulong(at % uint(s.period)) : ulong(at);
+    }
+    return (i / s.repeat) % s.period;
+}
+
+// Elements i to i + 3 of n, or the fewer that are left.
+template <typename T>
+inline float4 load4_spread(device const T* p, constant Spread& s, ulong i, ulong n, bool aligned) {
+    if (s.repeat == 1u && s.period % 4u == 0u) {
+        return load4(p + spread_index(s, i), n - i, aligned, 0.0f);
+    }
+    float4 v = float4(0.0f);
+    for (uint k = 0u; k < 4u && i + k < n; k++) {
+        v[k] = float(p[spread_index(s, i + k)]);
+    }
+    return v;
+}
+
 // ---- Functions that <metal_math> lacks ----
 
 // log(1 + x) for x in [0, 1], as 2 atanh(x / (2 + x)). Within 2 ulp.
@@ -271,6 +301,158 @@ inline float tg_max(float v, threadgroup float* scratch, uint lane, uint simdgro
     v = simd_max(lane < simdgroups ? scratch[lane] : -INFINITY);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     return v;
+}
+
+// ---- Rows ----
+//
+// A row belongs to a threadgroup (WIDE) or to a simdgroup. A thread takes four neighbours from `first` on, then from
+// `step` further on, in every loop over the row the same ones.
+
+struct RowThread {
+    uint first;
+    uint step;
+    uint lane;
+    uint simdgroup;
+    uint simdgroups;
+};
+
+template <bool WIDE>
+inline RowThread row_thread(uint lane, uint simdgroup, uint simdgroups) {
+    RowThread t;
+    t.first = WIDE ? (simdgroup * 32u + lane) * 4u : lane * 4u;
+    t.step = WIDE ? simdgroups * 128u : 128u;
+    t.lane = lane;
+    t.simdgroup = simdgroup;
+    t.simdgroups = simdgroups;
+    return t;
+}
+
+// All threads of the row get the sum.
+template <bool WIDE>
+inline float row_sum(float v, threadgroup float* scratch, RowThread t) {
+    return WIDE ? tg_sum(v, scratch, t.lane, t.simdgroup, t.simdgroups) : simd_sum(v);
+}
+
+inline float sum4(float4 v) {
+    return (v.x + v.y) + (v.z + v.w);
+}
+
+// The first `left` components, zeros behind them.
+inline float4 keep4(float4 v, uint left) {
+    return float4(v.x, left > 1u ? v.y : 0.0f, left > 2u ? v.z : 0.0f, left > 3u ? v.w : 0.0f);
+}
+
+// A row that is read more than once. A thread's first four elements stay in registers, which is all of them for rows
+// of up to 128 elements (4096 if WIDE).
+template <typename T>
+struct Row {
+    device const T* p;
+    uint cols;
+    uint first;
+    bool aligned;
+    float4 head;
+
+    float4 at(uint i) const thread {
+        return i == first ? head : load4(p + i, ulong(cols - i), aligned, 0.0f);
+    }
+};
+
+template <typename T>
+inline Row<T> row_at(device const T* p, uint cols, bool aligned, RowThread t) {
+    Row<T> row;
+    row.p = p;
+    row.cols = cols;
+    row.first = t.first;
+    row.aligned = aligned;
+    row.head = float4(0.0f);
+    if (t.first < cols) {
+        row.head = load4(p + t.first, ulong(cols - t.first), aligned, 0.0f);
+    }
+    return row;
+}
+
+// ---- Norms ----
+//
+// The normalised x is (x - mean) scale + shift. The shift holds what the mean lost by rounding, so that rows far from
+// 0 keep their digits.
+
+struct Moments {
+    float mean;
+    float scale;
+    float shift;
+    float pull;  // the factor of x_hat sum(h x_hat) in the gradient
+
+    float4 apply(float4 x) const thread { return fma(x - mean, float4(scale), float4(shift)); }
+};
+
+// A row's moments for another kernel, pull excepted.
+inline void save_moments(device float* stats, uint row, Moments m) {
+    stats[ulong(row) * 3u] = m.mean;
+    stats[ulong(row) * 3u + 1u] = m.scale;
+    stats[ulong(row) * 3u + 2u] = m.shift;
+}
+
+inline Moments saved_moments(device const float* stats, uint row) {
+    Moments m;
+    m.mean = stats[ulong(row) * 3u];
+    m.scale = stats[ulong(row) * 3u + 1u];
+    m.shift = stats[ulong(row) * 3u + 2u];
+    m.pull = 0.0f;
+    return m;
+}
+
+struct Rms {
+    static bool centred() { return false; }
+    static float scale(float squares, float n, float eps) { return rsqrt(squares / n + eps); }
+    static float pull(float, float n, float) { return 1.0f / n; }
+};
+
+struct Layer {
+    static bool centred() { return true; }
+    static float scale(float squares, float n, float eps) { return rsqrt(squares / n + eps); }
+    static float pull(float, float n, float) { return 1.0f / n; }
+};
+
+// A NaN is not below eps, and stays.
+struct L2 {
+    static bool centred() { return false; }
+    static float scale(float squares, float, float eps) {
+        float norm = sqrt(squares);
+        return 1.0f / (norm < eps ? eps : norm);
+    }
+    static float pull(float squares, float, float eps) { return sqrt(squares) < eps ? 0.0f : 1.0f; }
+};
+
+template <typename Kind, bool WIDE, typename T>
+inline Moments row_moments(thread const Row<T>& x, float eps, threadgroup float* scratch, RowThread t) {
+    float n = float(x.cols);
+    Moments m;
+    m.mean = 0.0f;
+    float rest = 0.0f;
+    if (Kind::centred()) {
+        float4 sum = float4(0.0f);
+        for (uint i = t.first; i < x.cols; i += t.step) {
+            sum += x.at(i);
+        }
+        m.mean = row_sum<WIDE>(sum4(sum), scratch, t) / n;
+    }
+    float4 sum = float4(0.0f);
+    float4 squares4 = float4(0.0f);
+    for (uint i = t.first; i < x.cols; i += t.step) {
+        float4 d = keep4(x.at(i) - m.mean, x.cols - i);
+        sum += d;
+        squares4 = fma(d, d, squares4);
+    }
+    float squares = row_sum<WIDE>(sum4(squares4), scratch, t);
+    if (Kind::centred()) {
+        rest = row_sum<WIDE>(sum4(sum), scratch, t);
+        squares -= rest * (rest / n);
+        squares = squares < 0.0f ? 0.0f : squares;
+    }
+    m.scale = Kind::scale(squares, n, eps);
+    m.pull = Kind::pull(squares, n, eps);
+    m.shift = Kind::centred() ? -(rest / n) * m.scale : 0.0f;
+    return m;
 }
 
 // ---- Random numbers: Philox4x32-10 ----

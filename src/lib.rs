@@ -1,5 +1,6 @@
 //! Fused, trainable ops and drop-in layers for Candle.
 
+mod apply;
 mod check;
 mod cpu;
 #[cfg(any(feature = "metal", test))]

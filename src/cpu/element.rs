@@ -3,6 +3,7 @@
 use super::simd::{Simd, MAX_LANES};
 use candle_core::{CpuStorage, WithDType};
 use half::{bf16, f16};
+use std::mem::MaybeUninit;
 
 pub trait Element: WithDType + Send + Sync {
     fn wrap(data: Vec<Self>) -> CpuStorage;
@@ -41,6 +42,59 @@ pub trait Element: WithDType + Send + Sync {
         let mut lanes = [Self::ZERO; MAX_LANES];
         Self::store(s, lanes.as_mut_ptr(), x);
         std::ptr::copy_nonoverlapping(lanes.as_ptr(), p, n);
+    }
+
+    /// Loads `LANES` elements, or the fewer that are `left`; the other lanes are then 0.
+    ///
+    /// # Safety
+    /// `p` is valid for reads of `min(left, LANES)` elements.
+    #[inline(always)]
+    unsafe fn load_upto<S: Simd>(s: S, mut p: *const Self, left: usize) -> S::F {
+        let mut lanes = MaybeUninit::uninit();
+        if left < S::LANES {
+            let lanes = lanes.write([Self::ZERO; MAX_LANES]);
+            std::ptr::copy_nonoverlapping(p, lanes.as_mut_ptr(), left);
+            p = lanes.as_ptr();
+        }
+        Self::load(s, p)
+    }
+
+    /// Stores `LANES` lanes, or the fewer that are `left`.
+    ///
+    /// # Safety
+    /// `p` is valid for writes of `min(left, LANES)` elements.
+    #[inline(always)]
+    unsafe fn store_upto<S: Simd>(s: S, p: *mut Self, left: usize, x: S::F) {
+        if left < S::LANES {
+            return Self::store_partial(s, p, left, x);
+        }
+        Self::store(s, p, x)
+    }
+
+    /// A vector where `left` elements remain: all of it if `FULL`, else these and zeros.
+    ///
+    /// # Safety
+    /// `p` is valid for reads of `LANES` elements if `FULL`, else of `left` < `LANES`.
+    #[inline(always)]
+    unsafe fn load_piece<S: Simd, const FULL: bool>(s: S, p: *const Self, left: usize) -> S::F {
+        if FULL {
+            Self::load(s, p)
+        } else {
+            Self::load_partial(s, p, left, 0.0)
+        }
+    }
+
+    /// The counterpart of [`Element::load_piece`].
+    ///
+    /// # Safety
+    /// `p` is valid for writes of `LANES` elements if `FULL`, else of `left` < `LANES`.
+    #[inline(always)]
+    unsafe fn store_piece<S: Simd, const FULL: bool>(s: S, p: *mut Self, left: usize, x: S::F) {
+        if FULL {
+            Self::store(s, p, x)
+        } else {
+            Self::store_partial(s, p, left, x)
+        }
     }
 }
 

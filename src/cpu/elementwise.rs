@@ -1,18 +1,67 @@
 //! One pass over memory for any elementwise op: I inputs, O outputs.
 
-use super::alloc;
 use super::element::Element;
 use super::parallel::{self, Shared};
 use super::simd::{dispatch, Kernel, Simd};
+use super::{alloc, gather};
+use candle_core::{CpuStorage, Layout, Result};
 use std::array::from_fn;
 use std::borrow::Cow;
 
 /// The arithmetic of one vector of elements.
 pub trait Map<const I: usize, const O: usize>: Copy + Send + Sync {
-    /// How an element compares to a plain copy (see [`parallel`]).
+    /// See [`Body::cost`].
     const COST: usize;
     /// `index` is the position of the first lane among the elements. Must be `inline(always)`.
     fn map<S: Simd>(&self, s: S, index: usize, x: [S::F; I]) -> [S::F; O];
+}
+
+/// What is done with a stretch of elements that lie side by side: a [`Map`], or a
+/// [`Staged`](super::staged::Staged) one.
+pub trait Body<T, const I: usize, const O: usize>: Copy + Send + Sync {
+    /// How an element compares to a plain copy (see [`parallel`]).
+    fn cost(&self) -> usize;
+    /// Must be `inline(always)`; `index` is the position of the first element.
+    ///
+    /// # Safety
+    /// `x` are valid for reads, `y` for writes of `n` elements; an `x` may equal a `y`.
+    unsafe fn stretch<S: Simd>(
+        &self,
+        s: S,
+        index: usize,
+        x: [*const T; I],
+        y: [*mut T; O],
+        n: usize,
+    );
+}
+
+impl<T: Element, M: Map<I, O>, const I: usize, const O: usize> Body<T, I, O> for M {
+    fn cost(&self) -> usize {
+        M::COST
+    }
+    #[inline(always)]
+    unsafe fn stretch<S: Simd>(
+        &self,
+        s: S,
+        index: usize,
+        x: [*const T; I],
+        y: [*mut T; O],
+        n: usize,
+    ) {
+        let mut i = 0;
+        while i < n {
+            let mut args = [s.splat(0.0); I];
+            // Plain loops: a closure might not inline into the target-feature function.
+            for (arg, x) in args.iter_mut().zip(&x) {
+                *arg = T::load_upto(s, x.add(i), n - i);
+            }
+            let out = self.map(s, index + i, args);
+            for (out, y) in out.iter().zip(&y) {
+                T::store_upto(s, y.add(i), n - i, *out);
+            }
+            i += S::LANES;
+        }
+    }
 }
 
 /// Where element i lies: `data[start + i / len * stride + i % len]`. Covers contiguous data
@@ -32,13 +81,13 @@ impl Walk {
             stride: n,
         }
     }
-    /// Row halves of a tensor whose last dim is 2·`len`; `half` is 0 or 1.
-    pub fn half(len: usize, half: usize) -> Self {
-        Walk {
-            start: half * len,
+    /// The two halves of rows that are 2·`len` long.
+    pub fn halves(len: usize) -> [Self; 2] {
+        [0, len].map(|start| Walk {
+            start,
             len,
             stride: 2 * len,
-        }
+        })
     }
 }
 
@@ -46,38 +95,40 @@ impl Walk {
 pub struct Input<'a, T: Element>(Cow<'a, [T]>, Walk);
 
 impl<'a, T: Element> Input<'a, T> {
-    /// Element i is `data[i % data.len()]`.
-    pub fn periodic(data: impl Into<Cow<'a, [T]>>) -> Self {
+    /// The tensor's elements in order.
+    pub fn dense((data, layout): (&'a CpuStorage, &Layout)) -> Result<Self> {
+        let data = gather::contiguous(data.as_slice::<T>()?, layout);
+        let walk = Walk::contiguous(data.len());
+        Ok(Self(data, walk))
+    }
+
+    /// The tensor broadcast to the shape of `to`.
+    pub fn spread((data, layout): (&'a CpuStorage, &Layout), to: &Layout) -> Result<Self> {
+        let layout = layout.broadcast_as(to.shape())?;
+        let data = gather::periodic(data.as_slice::<T>()?, &layout);
+        if data.len() == to.shape().elem_count() {
+            let walk = Walk::contiguous(data.len());
+            return Ok(Self(data, walk));
+        }
         /// Shorter periods are repeated up to this length, so that inner loops stay long.
         const MIN_PERIOD: usize = 512;
-        let mut data = data.into();
-        if !data.is_empty() && data.len() < MIN_PERIOD {
-            data = Cow::Owned(data.repeat(MIN_PERIOD.div_ceil(data.len())));
-        }
+        let repeats = MIN_PERIOD.div_ceil(data.len().max(1));
+        let data = if repeats > 1 {
+            Cow::Owned(data.repeat(repeats))
+        } else {
+            data
+        };
         let walk = Walk {
             start: 0,
             len: data.len(),
             stride: 0,
         };
-        Self(data, walk)
+        Ok(Self(data, walk))
     }
-    /// Element i is `data[i]`; `data` is as long as the output.
-    pub fn full(data: impl Into<Cow<'a, [T]>>) -> Self {
-        let data = data.into();
-        let walk = Walk::contiguous(data.len());
-        Self(data, walk)
-    }
-    pub fn walked(data: impl Into<Cow<'a, [T]>>, walk: Walk) -> Self {
-        Self(data.into(), walk)
-    }
-    /// `full` if `data` has the output's length, else `periodic`.
-    pub fn broadcast(data: impl Into<Cow<'a, [T]>>, n: usize) -> Self {
-        let data = data.into();
-        if data.len() == n {
-            Self::full(data)
-        } else {
-            Self::periodic(data)
-        }
+
+    /// Part of `data`.
+    pub fn walked(data: &'a [T], walk: Walk) -> Self {
+        Self(Cow::Borrowed(data), walk)
     }
 }
 
@@ -85,13 +136,13 @@ impl<'a, T: Element> Input<'a, T> {
 pub fn map<T: Element, const I: usize, const O: usize>(
     n: usize,
     inputs: [Input<'_, T>; I],
-    map: impl Map<I, O>,
+    body: impl Body<T, I, O>,
 ) -> Vec<T> {
     let walks = from_fn(|o| Walk {
         start: o * n,
         ..Walk::contiguous(n)
     });
-    map_to(n, inputs, walks, map)
+    map_to(n, inputs, walks, body)
 }
 
 /// As [`map`], the outputs laid out by `walks`, which together cover the buffer of O·n elements.
@@ -99,7 +150,7 @@ pub fn map_to<T: Element, const I: usize, const O: usize>(
     n: usize,
     inputs: [Input<'_, T>; I],
     walks: [Walk; O],
-    map: impl Map<I, O>,
+    body: impl Body<T, I, O>,
 ) -> Vec<T> {
     let inputs = inputs
         .each_ref()
@@ -107,48 +158,33 @@ pub fn map_to<T: Element, const I: usize, const O: usize>(
     // SAFETY: the walks cover the O·n elements; inputs live until the end of this function.
     unsafe {
         alloc::build(n * O, |p: *mut T| {
-            run(n, inputs, walks.map(|w| Cursor::new(p, w)), map)
+            run(n, inputs, walks.map(|w| Cursor::new(p, w)), body)
         })
     }
 }
 
-/// data[i] = map(data[i], inputs[0] at i, …): the map's first argument is the data itself.
-pub fn map_in_place<T: Element, const I: usize>(
+/// data[i] = body(data[i], inputs[0] at i, …): the first argument is the data itself.
+pub fn map_in_place<T: Element, B, const I: usize, const N: usize>(
     data: &mut [T],
     inputs: [Input<'_, T>; I],
-    map: impl MapOnto<I>,
-) {
+    body: B,
+) where
+    B: Body<T, N, 1>,
+{
+    const { assert!(N == I + 1) };
     let n = data.len();
     let own = Cursor::new(data.as_mut_ptr(), Walk::contiguous(n));
-    let inputs = inputs
-        .each_ref()
-        .map(|i| Cursor::new(i.0.as_ptr().cast_mut(), i.1));
-    map.run_in_place(n, own, inputs);
+    let mut cursors = [own; N];
+    for (cursor, input) in cursors[1..].iter_mut().zip(&inputs) {
+        *cursor = Cursor::new(input.0.as_ptr().cast_mut(), input.1);
+    }
+    // SAFETY: a vector is read whole before it is written, and by the same thread.
+    unsafe { run(n, cursors, [own], body) }
 }
-
-/// A map whose first input is also its output.
-pub trait MapOnto<const I: usize> {
-    fn run_in_place<T: Element>(self, n: usize, own: Cursor<T>, inputs: [Cursor<T>; I]);
-}
-
-macro_rules! map_onto {
-    ($I:literal, $N:literal, [$($i:literal),*]) => {
-        impl<M: Map<$N, 1>> MapOnto<$I> for M {
-            fn run_in_place<T: Element>(self, n: usize, own: Cursor<T>, inputs: [Cursor<T>; $I]) {
-                let _ = &inputs;
-                // SAFETY: a vector is read whole before it is written, and by the same thread.
-                unsafe { run(n, [own, $(inputs[$i]),*], [own], self) }
-            }
-        }
-    };
-}
-map_onto!(0, 1, []);
-map_onto!(1, 2, [0]);
-map_onto!(2, 3, [0, 1]);
 
 /// A position on a [`Walk`].
 #[derive(Clone, Copy)]
-pub struct Cursor<T> {
+struct Cursor<T> {
     data: Shared<T>,
     walk: Walk,
     /// Pointer offset of the current element, and how many elements follow without a jump.
@@ -166,6 +202,9 @@ impl<T: Element> Cursor<T> {
         }
     }
     fn seek(mut self, i: usize) -> Self {
+        if i == 0 {
+            return self;
+        }
         let Walk { start, len, stride } = self.walk;
         self.at = start + i / len * stride + i % len;
         self.run = len - i % len;
@@ -189,77 +228,55 @@ impl<T: Element> Cursor<T> {
 
 /// # Safety
 /// For every i < n, inputs are valid for reads and outputs for writes at their walk's element i.
-unsafe fn run<T: Element, M: Map<I, O>, const I: usize, const O: usize>(
+unsafe fn run<T: Element, B: Body<T, I, O>, const I: usize, const O: usize>(
     n: usize,
     inputs: [Cursor<T>; I],
     outputs: [Cursor<T>; O],
-    map: M,
+    body: B,
 ) {
-    parallel::ranges(n, M::COST, 64, |range| {
+    parallel::ranges(n, body.cost(), 64, |range| {
         dispatch(Chunk {
             start: range.start,
             len: range.len(),
             inputs: inputs.map(|c| c.seek(range.start)),
             outputs: outputs.map(|c| c.seek(range.start)),
-            map,
+            body,
         })
     });
 }
 
-struct Chunk<T, M, const I: usize, const O: usize> {
+struct Chunk<T, B, const I: usize, const O: usize> {
     start: usize,
     len: usize,
     inputs: [Cursor<T>; I],
     outputs: [Cursor<T>; O],
-    map: M,
+    body: B,
 }
 
-impl<T: Element, M: Map<I, O>, const I: usize, const O: usize> Kernel for Chunk<T, M, I, O> {
+impl<T: Element, B: Body<T, I, O>, const I: usize, const O: usize> Kernel for Chunk<T, B, I, O> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(mut self, s: S) {
         let mut done = 0;
         while done < self.len {
-            let mut run = self.len - done;
-            for c in self.inputs.iter().chain(&self.outputs) {
-                run = run.min(c.run);
+            let mut n = self.len - done;
+            let mut x = [std::ptr::null(); I];
+            for (x, c) in x.iter_mut().zip(&self.inputs) {
+                *x = c.ptr().cast_const();
+                n = n.min(c.run);
             }
-            let base = self.start + done;
-            let full = run / S::LANES * S::LANES;
-            let mut i = 0;
-            // Plain loops over arrays: a closure might not inline into the target-feature function.
-            while i < full {
-                let mut x = [s.splat(0.0); I];
-                // SAFETY: `i + LANES <= run`, and all walks are linear for `run` elements.
-                unsafe {
-                    for (x, c) in x.iter_mut().zip(&self.inputs) {
-                        *x = T::load(s, c.ptr().add(i));
-                    }
-                    let y = self.map.map(s, base + i, x);
-                    for (y, c) in y.iter().zip(&self.outputs) {
-                        T::store(s, c.ptr().add(i), *y);
-                    }
-                }
-                i += S::LANES;
+            let mut y = [std::ptr::null_mut(); O];
+            for (y, c) in y.iter_mut().zip(&self.outputs) {
+                *y = c.ptr();
+                n = n.min(c.run);
             }
-            if full < run {
-                let mut x = [s.splat(0.0); I];
-                // SAFETY: `run − full` elements are left on every walk.
-                unsafe {
-                    for (x, c) in x.iter_mut().zip(&self.inputs) {
-                        *x = T::load_partial(s, c.ptr().add(full), run - full, 0.0);
-                    }
-                    let y = self.map.map(s, base + full, x);
-                    for (y, c) in y.iter().zip(&self.outputs) {
-                        T::store_partial(s, c.ptr().add(full), run - full, *y);
-                    }
-                }
-            }
+            // SAFETY: no walk jumps within the next n elements.
+            unsafe { self.body.stretch(s, self.start + done, x, y, n) };
             for c in self.inputs.iter_mut().chain(&mut self.outputs) {
-                c.advance(run);
+                c.advance(n);
             }
-            done += run;
+            done += n;
         }
     }
 }

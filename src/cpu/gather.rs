@@ -9,7 +9,7 @@ use std::borrow::Cow;
 /// The layout's elements in logical order.
 pub fn contiguous<'a, T: Element>(data: &'a [T], layout: &Layout) -> Cow<'a, [T]> {
     match layout.contiguous_offsets() {
-        // Without elements the offset may lie past the end.
+        // A view of nothing may begin past the end.
         Some((start, end)) if start == end => Cow::Borrowed(&[]),
         Some((start, end)) => Cow::Borrowed(&data[start..end]),
         None => Cow::Owned(copy(data, layout)),
@@ -154,7 +154,7 @@ pub fn scatter<T: Element>(values: &[T], data: &mut [T], layout: &Layout) {
 /// Lets `work` change the layout's elements as one contiguous slice.
 pub fn update<T: Element>(data: &mut [T], layout: &Layout, work: impl FnOnce(&mut [T])) {
     match layout.contiguous_offsets() {
-        Some((start, end)) if start == end => {}
+        Some((start, end)) if start == end => (),
         Some((start, end)) => work(&mut data[start..end]),
         None => {
             let mut values = copy(data, layout);

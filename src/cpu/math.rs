@@ -136,6 +136,14 @@ pub fn sigmoid<S: Simd>(s: S, x: S::F) -> S::F {
     s.select(s.lt(x, s.splat(0.0)), s.mul(e, r), r)
 }
 
+/// σ′(x) = σ(x)(1 − σ(x)), without the cancellation.
+#[inline(always)]
+pub fn sigmoid_slope<S: Simd>(s: S, x: S::F) -> S::F {
+    let e = exp(s, s.neg(s.abs(x)));
+    let r = s.div(s.splat(1.0), s.add(s.splat(1.0), e));
+    s.mul(s.mul(e, r), r)
+}
+
 /// erf(x)/x as a polynomial in x² for |x| ≤ 1, relative error below 2e-9.
 const ERF: [f32; 7] = [
     1.128_379_1,

@@ -5,13 +5,16 @@ pub mod element;
 pub mod elementwise;
 pub mod gather;
 pub mod math;
+pub mod moments;
 pub mod parallel;
 pub mod row_op;
 pub mod row_view;
 pub mod rows;
 pub mod simd;
+pub mod staged;
 
-/// Runs `$body` with `$T` bound to the storage's element type, `$s` to its slice.
+/// Runs `$body` with `$T` bound to the storage's element type and, in the closure form, `$s` to its
+/// elements.
 macro_rules! with_float {
     ($op:expr, $storage:expr, |$s:ident: &[$T:ident]| $body:expr) => {
         match $storage {
@@ -32,6 +35,9 @@ macro_rules! with_float {
                 candle_core::backend::BackendStorage::dtype(other),
             )),
         }
+    };
+    ($op:expr, $storage:expr, $T:ident => $body:expr) => {
+        $crate::cpu::with_float!($op, $storage, |_elements: &[$T]| $body)
     };
 }
 pub(crate) use with_float;

@@ -94,20 +94,20 @@ impl Fold<1, 1> for SumSquares {
     }
 }
 
-/// Σ (x − mean)², the second pass of a variance.
+/// Σ (x − mean) and Σ (x − mean)², the second pass of a variance.
 #[derive(Clone, Copy)]
-pub struct SumSquaredDeviations {
+pub struct Deviations {
     pub mean: f32,
 }
 
-impl Fold<1, 1> for SumSquaredDeviations {
+impl Fold<1, 2> for Deviations {
     fn pad(&self) -> [f32; 1] {
         [self.mean]
     }
     #[inline(always)]
-    fn step<S: Simd>(&self, s: S, [acc]: [S::F; 1], [x]: [S::F; 1]) -> [S::F; 1] {
+    fn step<S: Simd>(&self, s: S, [sum, squares]: [S::F; 2], [x]: [S::F; 1]) -> [S::F; 2] {
         let d = s.sub(x, s.splat(self.mean));
-        [s.fma(d, d, acc)]
+        [s.add(sum, d), s.fma(d, d, squares)]
     }
 }
 

@@ -49,5 +49,5 @@ pub use {
 pub(crate) use {
     in_place::InPlace,
     launch::Launch,
-    operand::{aligned4, alloc, dtype_name, finish, Operand},
+    operand::{aligned4, alloc, dtype_name, finish, Operand, Spread},
 };

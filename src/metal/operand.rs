@@ -173,3 +173,20 @@ pub(crate) fn aligned4(operands: &[&Operand]) -> u32 {
     let aligned = |o: &&Operand| o.is_aligned(4 * o.dtype().size_in_bytes());
     u32::from(operands.iter().all(aligned))
 }
+
+/// `Spread` of common.metal: how a kernel reads a broadcast operand.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Spread {
+    period: u64,
+    repeat: u64,
+}
+
+impl From<&Operand<'_>> for Spread {
+    fn from(operand: &Operand) -> Self {
+        Self {
+            period: operand.period as u64,
+            repeat: operand.repeat as u64,
+        }
+    }
+}

@@ -56,8 +56,14 @@ static COMMON: Source = Source::new("common", include_str!("../../kernels/common
 
 sources! {
     ACTIVATION = "activation",
+    AFFINE_ACT = "affine_act",
+    BINARY_ACT = "binary_act",
     COPY = "copy",
+    DROPOUT = "dropout",
+    GLU = "glu",
+    GROUP_NORM = "group_norm",
     REDUCE = "reduce",
+    ROW_NORM = "row_norm",
     SOFTMAX = "softmax",
 }
 

@@ -1,11 +1,37 @@
 //! The ops. Each module holds one op's public functions, its CustomOps and its composed reference.
 
 pub mod activation;
+pub mod affine_act;
+mod affine_norm;
+pub mod binary_act;
+pub mod dropout;
+pub mod glu;
+pub mod group_norm;
 pub mod reduce;
+pub mod row_norm;
 pub mod softmax;
 
-pub use activation::{activation, Act};
+pub use activation::{
+    activation, activation_inplace, gelu, gelu_erf, leaky_relu, relu, relu2, sigmoid, silu,
+    softplus, tanh, Act,
+};
+pub use affine_act::{affine_act, affine_act_inplace};
+pub use binary_act::{
+    add_act, add_act_inplace, add_relu, bias_act, mul_act, mul_act_inplace, mul_relu, BinaryOp,
+};
+pub use dropout::{dropout, dropout_add, dropout_inplace, relu_dropout};
+pub use glu::{
+    geglu, geglu_packed, glu, glu_inplace, glu_packed, reglu, reglu_packed, swiglu, swiglu_packed,
+};
+pub use group_norm::{group_norm, group_norm_inplace};
 pub use reduce::{
     max_all, max_last_dim, mean_all, mean_last_dim, sum_all, sum_last_dim, Reduction,
 };
-pub use softmax::{log_softmax, masked_softmax, softmax, softmax_last_dim, Mask};
+pub use row_norm::{
+    add_layer_norm, add_rms_norm, l2_norm, l2_norm_inplace, layer_norm, layer_norm_inplace,
+    rms_norm, rms_norm_inplace,
+};
+pub use softmax::{
+    log_softmax, log_softmax_last_dim_inplace, masked_softmax, masked_softmax_inplace, softmax,
+    softmax_last_dim, softmax_last_dim_inplace, Mask,
+};

@@ -1,4 +1,4 @@
-//! Plain Rust over eight lanes, which LLVM turns into whatever vectors the target has.
+//! Plain Rust over four lanes, which LLVM turns into whatever vectors the target has.
 
 use super::Simd;
 use half::{bf16, f16};
@@ -7,7 +7,7 @@ use std::array::from_fn;
 #[derive(Clone, Copy)]
 pub struct Portable;
 
-const N: usize = 8;
+const N: usize = 4;
 
 /// Stamps lane-wise trait methods.
 macro_rules! lanes {

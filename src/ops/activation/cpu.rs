@@ -2,7 +2,8 @@
 
 use super::{Act, NAME};
 use crate::cpu::elementwise::{self, Input, Map};
-use crate::cpu::simd::Simd;
+use crate::cpu::simd::{dispatch, Kernel, Simd};
+use crate::cpu::staged::{Around, Function, Part};
 use crate::cpu::{element::Element, gather, math, parallel, with_float};
 use candle_core::{CpuStorage, Layout, Result, Shape};
 
@@ -47,56 +48,42 @@ act_fns! {
         let r = s.max(x, s.splat(0.0));
         s.add(r, r)
     };
-    Gelu, parallel::EXP, |s, x| s.mul(x, gelu_gate(s, x)), gelu_slope(s, x);
-    GeluErf, 2 * parallel::EXP, |s, x| s.mul(x, math::normal_cdf(s, x)), {
-        // x·φ(x) is 0 far out, where ∞·0 would give NaN.
-        let pdf = math::normal_pdf(s, x);
-        let tail = s.select(s.eq(pdf, s.splat(0.0)), pdf, s.mul(x, pdf));
-        s.add(math::normal_cdf(s, x), tail)
-    };
-    Silu, parallel::EXP, |s, x| s.mul(x, math::sigmoid(s, x)), {
-        // σ + xσ(1−σ), the last product 0 where σ has saturated.
-        let g = math::sigmoid(s, x);
-        let d = s.mul(g, s.sub(s.splat(1.0), g));
-        let tail = s.select(s.eq(d, s.splat(0.0)), d, s.mul(x, d));
-        s.add(g, tail)
-    };
-    Sigmoid, parallel::EXP, |s, x| math::sigmoid(s, x), {
-        let g = math::sigmoid(s, x);
-        s.mul(g, s.sub(s.splat(1.0), g))
-    };
-    Tanh, parallel::EXP, |s, x| math::tanh(s, x), {
-        let t = math::tanh(s, x);
-        s.fnma(t, t, s.splat(1.0))
-    };
+    Gelu, parallel::EXP, |s, x| s.mul(x, math::sigmoid(s, gelu_twice_u(s, x))),
+        gelu_slope(s, x);
+    GeluErf, 2 * parallel::EXP, |s, x| s.mul(x, math::normal_cdf(s, x)),
+        s.add(math::normal_cdf(s, x), times_vanishing(s, x, math::normal_pdf(s, x)));
+    Silu, parallel::EXP, |s, x| s.mul(x, math::sigmoid(s, x)),
+        s.add(math::sigmoid(s, x), times_vanishing(s, x, math::sigmoid_slope(s, x)));
+    Sigmoid, parallel::EXP, |s, x| math::sigmoid(s, x), math::sigmoid_slope(s, x);
+    // 1 − tanh²x = 4σ′(2x), without the cancellation.
+    Tanh, parallel::EXP, |s, x| math::tanh(s, x),
+        s.mul(s.splat(4.0), math::sigmoid_slope(s, s.add(x, x)));
     Softplus, 2 * parallel::EXP, |s, x| {
         let e = math::exp(s, s.neg(s.abs(x)));
         s.add(s.max(s.splat(0.0), x), math::log1p_unit(s, e))
     }, math::sigmoid(s, x);
 }
 
-/// The factor of x in the tanh GELU: ½(1 + tanh u) = σ(2u).
+/// x·d, but 0 where d has vanished: there ∞·0 would make a NaN of it.
 #[inline(always)]
-fn gelu_gate<S: Simd>(s: S, x: S::F) -> S::F {
-    let cubic = s.fma(
-        s.mul(x, x),
-        s.splat(GELU_TWO_ALPHA * GELU_CUBIC),
-        s.splat(GELU_TWO_ALPHA),
-    );
-    math::sigmoid(s, s.mul(x, cubic))
+fn times_vanishing<S: Simd>(s: S, x: S::F, d: S::F) -> S::F {
+    s.select(s.eq(d, s.splat(0.0)), d, s.mul(x, d))
+}
+
+/// 2u for u = √(2/π)(x + 0.044715x³): the tanh GELU is x·½(1 + tanh u) = x·σ(2u).
+#[inline(always)]
+fn gelu_twice_u<S: Simd>(s: S, x: S::F) -> S::F {
+    let cubic = s.splat(GELU_TWO_ALPHA * GELU_CUBIC);
+    s.mul(x, s.fma(s.mul(x, x), cubic, s.splat(GELU_TWO_ALPHA)))
 }
 
 #[inline(always)]
 fn gelu_slope<S: Simd>(s: S, x: S::F) -> S::F {
-    let g = gelu_gate(s, x);
-    let d = s.mul(g, s.sub(s.splat(1.0), g));
-    let du = s.fma(
-        s.mul(x, x),
-        s.splat(3.0 * GELU_TWO_ALPHA * GELU_CUBIC),
-        s.splat(GELU_TWO_ALPHA),
-    );
-    let tail = s.select(s.eq(d, s.splat(0.0)), d, s.mul(s.mul(x, d), du));
-    s.add(g, tail)
+    let u = gelu_twice_u(s, x);
+    let cubic = s.splat(3.0 * GELU_TWO_ALPHA * GELU_CUBIC);
+    let du = s.fma(s.mul(x, x), cubic, s.splat(GELU_TWO_ALPHA));
+    let tail = times_vanishing(s, s.mul(x, du), math::sigmoid_slope(s, u));
+    s.add(math::sigmoid(s, u), tail)
 }
 
 /// 2·√(2/π)
@@ -120,82 +107,146 @@ impl ActFn for LeakyRelu {
 
 /// Runs `$body` with `$a` bound to the functor of `$act`, so that the kind is a type in inner loops.
 macro_rules! with_act {
-    ($act:expr, |$a:ident| $body:expr) => {{
-        use $crate::ops::activation::cpu as fns;
-        use $crate::ops::activation::Act;
+    ($act:expr, |$a:ident| $body:expr) => {
+        with_act!(@ $act, $a, $body;
+            Act::Identity => Identity, Act::Relu => Relu, Act::Relu2 => Relu2,
+            Act::LeakyRelu(slope) => LeakyRelu(slope), Act::Gelu => Gelu, Act::GeluErf => GeluErf,
+            Act::Silu => Silu, Act::Sigmoid => Sigmoid, Act::Tanh => Tanh, Act::Softplus => Softplus)
+    };
+    (@ $act:expr, $a:ident, $body:expr; $($kind:pat => $functor:expr),*) => {
         match $act {
-            Act::Identity => {
-                let $a = fns::Identity;
+            $($kind => {
+                let $a = $functor;
                 $body
+            })*
+        }
+    };
+}
+
+impl Function for Act {
+    fn cost(&self) -> usize {
+        fn cost<A: ActFn>(_: A) -> usize {
+            A::COST
+        }
+        with_act!(*self, |a| cost(a))
+    }
+    fn value(&self, block: &mut [f32]) {
+        with_act!(*self, |a| dispatch(Values(a, block)))
+    }
+    fn slope(&self, block: &mut [f32]) {
+        with_act!(*self, |a| dispatch(Slopes(a, block)))
+    }
+}
+
+struct Values<'a, A>(A, &'a mut [f32]);
+struct Slopes<'a, A>(A, &'a mut [f32]);
+
+macro_rules! block_kernel {
+    ($name:ident, $method:ident) => {
+        impl<A: ActFn> Kernel for $name<'_, A> {
+            type Output = ();
+            #[inline(always)]
+            fn run<S: Simd>(self, s: S) {
+                for z in self.1.chunks_exact_mut(S::LANES) {
+                    // SAFETY: the chunk has LANES elements.
+                    unsafe {
+                        let y = self.0.$method(s, s.load_f32(z.as_ptr()));
+                        s.store_f32(z.as_mut_ptr(), y);
+                    }
+                }
+            }
+        }
+    };
+}
+block_kernel!(Values, value);
+block_kernel!(Slopes, slope);
+
+/// Runs `$run` with `$body` bound to the op `$around` with the activation in its middle. Activations
+/// that are next to free are compiled into the op's own loop.
+macro_rules! with_body {
+    ($around:expr, $act:expr, |$body:ident| $run:expr) => {{
+        use $crate::ops::activation::{cpu as fns, Act};
+        match &$act {
+            Act::Identity => {
+                let $body = fns::Direct($around, fns::Identity);
+                $run
             }
             Act::Relu => {
-                let $a = fns::Relu;
-                $body
+                let $body = fns::Direct($around, fns::Relu);
+                $run
             }
-            Act::Relu2 => {
-                let $a = fns::Relu2;
-                $body
-            }
-            Act::LeakyRelu(slope) => {
-                let $a = fns::LeakyRelu(slope);
-                $body
-            }
-            Act::Gelu => {
-                let $a = fns::Gelu;
-                $body
-            }
-            Act::GeluErf => {
-                let $a = fns::GeluErf;
-                $body
-            }
-            Act::Silu => {
-                let $a = fns::Silu;
-                $body
-            }
-            Act::Sigmoid => {
-                let $a = fns::Sigmoid;
-                $body
-            }
-            Act::Tanh => {
-                let $a = fns::Tanh;
-                $body
-            }
-            Act::Softplus => {
-                let $a = fns::Softplus;
-                $body
+            act => {
+                let (around, function) = ($around, *act);
+                let function: &dyn $crate::cpu::staged::Function = &function;
+                let $body = $crate::cpu::staged::Staged { around, function };
+                $run
             }
         }
     }};
 }
-pub(crate) use with_act;
+pub(crate) use with_body;
 
+/// An op around an activation, in one loop.
 #[derive(Clone, Copy)]
-struct Value<A>(A);
+pub struct Direct<P, A, const K: usize>(pub P, pub A);
 
-impl<A: ActFn> Map<1, 1> for Value<A> {
+impl<P, A, const I: usize, const K: usize, const O: usize> Map<I, O> for Direct<P, A, K>
+where
+    P: Around<I, K, O>,
+    A: ActFn,
+{
     const COST: usize = A::COST;
     #[inline(always)]
-    fn map<S: Simd>(&self, s: S, _: usize, [x]: [S::F; 1]) -> [S::F; 1] {
-        [self.0.value(s, x)]
+    fn map<S: Simd>(&self, s: S, _: usize, x: [S::F; I]) -> [S::F; O] {
+        let z = self.0.z(s, x);
+        let mut parts = [z; K];
+        for (out, part) in parts.iter_mut().zip(P::PARTS) {
+            *out = match part {
+                Part::Value => self.1.value(s, z),
+                Part::Slope => self.1.slope(s, z),
+            };
+        }
+        self.0.out(s, x, parts)
     }
 }
 
+/// y = act(x)
 #[derive(Clone, Copy)]
-struct Slope<A>(A);
+struct Forward;
 
-impl<A: ActFn> Map<2, 1> for Slope<A> {
-    const COST: usize = A::COST;
+impl Around<1, 1, 1> for Forward {
+    const PARTS: [Part; 1] = [Part::Value];
     #[inline(always)]
-    fn map<S: Simd>(&self, s: S, _: usize, [x, g]: [S::F; 2]) -> [S::F; 1] {
-        [s.mul(g, self.0.slope(s, x))]
+    fn z<S: Simd>(&self, _: S, [x]: [S::F; 1]) -> S::F {
+        x
+    }
+    #[inline(always)]
+    fn out<S: Simd>(&self, _: S, _: [S::F; 1], [value]: [S::F; 1]) -> [S::F; 1] {
+        [value]
+    }
+}
+
+/// dx = g · act′(x)
+#[derive(Clone, Copy)]
+struct Backward;
+
+impl Around<2, 1, 1> for Backward {
+    const PARTS: [Part; 1] = [Part::Slope];
+    #[inline(always)]
+    fn z<S: Simd>(&self, _: S, [x, _]: [S::F; 2]) -> S::F {
+        x
+    }
+    #[inline(always)]
+    fn out<S: Simd>(&self, s: S, [_, g]: [S::F; 2], [slope]: [S::F; 1]) -> [S::F; 1] {
+        [s.mul(g, slope)]
     }
 }
 
 pub fn forward(act: Act, x: &CpuStorage, l: &Layout) -> Result<(CpuStorage, Shape)> {
     let n = l.shape().elem_count();
-    let out = with_float!(NAME, x, |x: &[T]| {
-        let x = Input::full(gather::contiguous(x, l));
-        with_act!(act, |a| Ok(T::wrap(elementwise::map(n, [x], Value(a)))))
+    let out = with_float!(NAME, x, T => {
+        let x = Input::<T>::dense((x, l))?;
+        Ok(T::wrap(with_body!(Forward, act, |body| elementwise::map(n, [x], body))))
     })?;
     Ok((out, l.shape().clone()))
 }
@@ -203,7 +254,7 @@ pub fn forward(act: Act, x: &CpuStorage, l: &Layout) -> Result<(CpuStorage, Shap
 pub fn forward_inplace(act: Act, x: &mut CpuStorage, l: &Layout) -> Result<()> {
     with_float!(NAME, x, |x: &[T]| {
         gather::update(x, l, |x: &mut [T]| {
-            with_act!(act, |a| elementwise::map_in_place(x, [], Value(a)))
+            with_body!(Forward, act, |body| elementwise::map_in_place(x, [], body))
         });
         Ok(())
     })
@@ -212,13 +263,12 @@ pub fn forward_inplace(act: Act, x: &mut CpuStorage, l: &Layout) -> Result<()> {
 pub fn backward(
     act: Act,
     (x, xl): (&CpuStorage, &Layout),
-    (g, gl): (&CpuStorage, &Layout),
+    g: (&CpuStorage, &Layout),
 ) -> Result<(CpuStorage, Shape)> {
     let n = xl.shape().elem_count();
-    let out = with_float!(NAME, x, |x: &[T]| {
-        let x = Input::full(gather::contiguous(x, xl));
-        let g = Input::full(gather::contiguous(g.as_slice::<T>()?, gl));
-        with_act!(act, |a| Ok(T::wrap(elementwise::map(n, [x, g], Slope(a)))))
+    let out = with_float!(NAME, x, T => {
+        let inputs = [Input::<T>::dense((x, xl))?, Input::dense(g)?];
+        Ok(T::wrap(with_body!(Backward, act, |body| elementwise::map(n, inputs, body))))
     })?;
     Ok((out, xl.shape().clone()))
 }

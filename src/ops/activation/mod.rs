@@ -4,7 +4,7 @@ pub(crate) mod cpu;
 #[cfg(feature = "metal")]
 mod metal;
 
-use crate::check;
+use crate::{apply, check};
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, InplaceOp1, Layout, Result, Shape, Tensor};
@@ -81,14 +81,14 @@ pub fn activation(x: &Tensor, act: Act) -> Result<Tensor> {
     if !check::served(x) {
         return reference(x, act);
     }
-    x.apply_op1(Activation(act))
+    apply::op1(x, Activation(act))
 }
 
 /// `x = act(x)` in x's own memory, for inference.
 pub fn activation_inplace(x: &Tensor, act: Act) -> Result<()> {
     check::float(NAME, x)?;
     check::untracked(NAME, x)?;
-    x.inplace_op1(&Activation(act))
+    apply::inplace1(x, Activation(act))
 }
 
 macro_rules! named {
@@ -140,7 +140,7 @@ impl CustomOp1 for Activation {
         metal::forward(self.0, x, l)
     }
     fn bwd(&self, x: &Tensor, _: &Tensor, grad_out: &Tensor) -> Result<Option<Tensor>> {
-        x.apply_op2(grad_out, ActivationBwd(self.0)).map(Some)
+        apply::op2(x, grad_out, ActivationBwd(self.0)).map(Some)
     }
 }
 

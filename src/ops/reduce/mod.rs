@@ -11,7 +11,7 @@ mod metal;
 #[cfg(test)]
 mod tests;
 
-use crate::check;
+use crate::{apply, check};
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
 use candle_core::{CpuStorage, CustomOp1, CustomOp3, Layout, Result, Shape, Tensor, D};
@@ -81,7 +81,7 @@ fn reduce(x: &Tensor, reduction: Reduction, over: Over) -> Result<Tensor> {
             Over::All => reference_all(x, reduction),
         };
     }
-    x.apply_op1(Reduce { reduction, over })
+    apply::op1(x, Reduce { reduction, over })
 }
 
 /// Σ x over the last dim, which is dropped. For f32, f16 and bf16 of any layout.
@@ -145,7 +145,7 @@ impl CustomOp1 for Reduce {
         let dx = match self.reduction {
             Reduction::Sum => self.over.expand(grad_out, x.shape()),
             Reduction::Mean => self.over.expand(&(grad_out / n as f64)?, x.shape()),
-            Reduction::Max => x.apply_op3(y, grad_out, MaxBwd(self.over)),
+            Reduction::Max => apply::op3(x, y, grad_out, MaxBwd(self.over)),
         };
         dx.map(Some)
     }
@@ -225,7 +225,7 @@ fn sum_middle(x: &Tensor) -> Result<Tensor> {
     if inner == 1 {
         return sum_last_dim(&x.squeeze(2)?)?.unsqueeze(1);
     }
-    x.apply_op1(SumMiddle)
+    apply::op1(x, SumMiddle)
 }
 
 /// `[outer, n, inner] → [outer, inner]`, the sum over the middle dim.

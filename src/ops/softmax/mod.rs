@@ -11,7 +11,7 @@ mod cpu;
 mod metal;
 
 use super::reduce;
-use crate::check;
+use crate::{apply, check};
 use candle_core::shape::Dim;
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
@@ -44,23 +44,23 @@ pub enum Mask<'a> {
 /// # candle_core::Result::Ok(())
 /// ```
 pub fn softmax(x: &Tensor, dim: impl Dim) -> Result<Tensor> {
-    apply(x, dim.to_index(x.shape(), NAME)?, false)
+    over(x, dim.to_index(x.shape(), NAME)?, false)
 }
 
 /// Softmax over the last dim.
 pub fn softmax_last_dim(x: &Tensor) -> Result<Tensor> {
-    apply(x, D::Minus1.to_index(x.shape(), NAME)?, false)
+    over(x, D::Minus1.to_index(x.shape(), NAME)?, false)
 }
 
 /// The logarithm of the softmax over `dim`.
 pub fn log_softmax(x: &Tensor, dim: impl Dim) -> Result<Tensor> {
-    apply(x, dim.to_index(x.shape(), NAME)?, true)
+    over(x, dim.to_index(x.shape(), NAME)?, true)
 }
 
-fn apply(x: &Tensor, dim: usize, log: bool) -> Result<Tensor> {
+fn over(x: &Tensor, dim: usize, log: bool) -> Result<Tensor> {
     check::float(NAME, x)?;
     match (check::served(x), log) {
-        (true, _) => x.apply_op1(Softmax { dim, log }),
+        (true, _) => apply::op1(x, Softmax { dim, log }),
         (false, false) => reference(x, dim),
         (false, true) => reference_log(x, dim),
     }
@@ -68,15 +68,15 @@ fn apply(x: &Tensor, dim: usize, log: bool) -> Result<Tensor> {
 
 /// `x = softmax(x)` over the last dim in x's own memory, for inference.
 pub fn softmax_last_dim_inplace(x: &Tensor) -> Result<()> {
-    apply_inplace(x, false)
+    over_inplace(x, false)
 }
 
 /// `x = log_softmax(x)` over the last dim in x's own memory, for inference.
 pub fn log_softmax_last_dim_inplace(x: &Tensor) -> Result<()> {
-    apply_inplace(x, true)
+    over_inplace(x, true)
 }
 
-fn apply_inplace(x: &Tensor, log: bool) -> Result<()> {
+fn over_inplace(x: &Tensor, log: bool) -> Result<()> {
     check::float(NAME, x)?;
     check::untracked(NAME, x)?;
     let dim = D::Minus1.to_index(x.shape(), NAME)?;
@@ -105,8 +105,8 @@ pub fn masked_softmax(x: &Tensor, scale: f32, mask: Mask<'_>) -> Result<Tensor> 
     let causal = matches!(mask, Mask::Causal);
     let op = MaskedSoftmax { scale, causal };
     match mask {
-        Mask::Additive(mask) => x.apply_op2(mask, op),
-        Mask::None | Mask::Causal => x.apply_op1(op),
+        Mask::Additive(mask) => apply::op2(x, mask, op),
+        Mask::None | Mask::Causal => apply::op1(x, op),
     }
 }
 
@@ -167,7 +167,7 @@ impl CustomOp1 for Softmax {
             log,
             scale: 1.0,
         };
-        y.apply_op2(grad_out, op).map(Some)
+        apply::op2(y, grad_out, op).map(Some)
     }
 }
 
@@ -198,7 +198,7 @@ impl MaskedSoftmax {
             log: false,
             scale,
         };
-        y.apply_op2(grad_out, op)
+        apply::op2(y, grad_out, op)
     }
 }
 

@@ -1,0 +1,140 @@
+//! [`candle_nn::layer_norm`] on fused kernels, with gradients to input, weight and bias.
+
+use crate::ops::{self, Act};
+use candle_core::{Module, Result, Tensor};
+use candle_nn::VarBuilder;
+
+pub use candle_nn::layer_norm::LayerNormConfig;
+
+/// Layer norm over the last dim, or RMS norm where the mean is kept.
+#[derive(Clone, Debug)]
+pub struct LayerNorm {
+    weight: Tensor,
+    bias: Option<Tensor>,
+    remove_mean: bool,
+    eps: f64,
+}
+
+impl LayerNorm {
+    pub fn new(weight: Tensor, bias: Tensor, eps: f64) -> Self {
+        Self {
+            bias: Some(bias),
+            ..Self::new_no_bias(weight, eps)
+        }
+    }
+
+    pub fn new_no_bias(weight: Tensor, eps: f64) -> Self {
+        Self {
+            weight,
+            bias: None,
+            remove_mean: true,
+            eps,
+        }
+    }
+
+    pub fn rms_norm(weight: Tensor, eps: f64) -> Self {
+        Self {
+            remove_mean: false,
+            ..Self::new_no_bias(weight, eps)
+        }
+    }
+
+    pub fn weight(&self) -> &Tensor {
+        &self.weight
+    }
+
+    pub fn bias(&self) -> Option<&Tensor> {
+        self.bias.as_ref()
+    }
+
+    pub fn eps(&self) -> f64 {
+        self.eps
+    }
+
+    pub fn remove_mean(&self) -> bool {
+        self.remove_mean
+    }
+}
+
+impl From<candle_nn::LayerNorm> for LayerNorm {
+    fn from(stock: candle_nn::LayerNorm) -> Self {
+        Self {
+            weight: stock.weight().clone(),
+            bias: stock.bias().cloned(),
+            remove_mean: stock.remove_mean(),
+            eps: stock.eps(),
+        }
+    }
+}
+
+impl Module for LayerNorm {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        let (weight, eps) = (Some(&self.weight), self.eps as f32);
+        if self.remove_mean {
+            return ops::layer_norm(xs, weight, self.bias.as_ref(), eps);
+        }
+        let normed = ops::rms_norm(xs, weight, eps)?;
+        match &self.bias {
+            None => Ok(normed),
+            Some(bias) => ops::bias_act(&normed, bias, Act::Identity),
+        }
+    }
+}
+
+/// A layer norm with the variables `weight` and `bias` (or `gamma` and `beta`) of `vb`.
+pub fn layer_norm<C: Into<LayerNormConfig>>(
+    size: usize,
+    config: C,
+    vb: VarBuilder,
+) -> Result<LayerNorm> {
+    candle_nn::layer_norm(size, config, vb).map(LayerNorm::from)
+}
+
+/// A layer norm with the variable `weight` of `vb`.
+pub fn layer_norm_no_bias(size: usize, eps: f64, vb: VarBuilder) -> Result<LayerNorm> {
+    candle_nn::layer_norm_no_bias(size, eps, vb).map(LayerNorm::from)
+}
+
+/// RMS norm over the last dim.
+#[derive(Clone, Debug)]
+pub struct RmsNorm(LayerNorm);
+
+impl RmsNorm {
+    pub fn new(weight: Tensor, eps: f64) -> Self {
+        Self(LayerNorm::rms_norm(weight, eps))
+    }
+
+    pub fn into_inner(self) -> LayerNorm {
+        self.0
+    }
+
+    pub fn weight(&self) -> &Tensor {
+        self.0.weight()
+    }
+
+    pub fn eps(&self) -> f64 {
+        self.0.eps()
+    }
+
+    /// The same as `forward`, which is differentiable too.
+    pub fn forward_diff(&self, xs: &Tensor) -> Result<Tensor> {
+        self.forward(xs)
+    }
+}
+
+impl From<candle_nn::RmsNorm> for RmsNorm {
+    fn from(stock: candle_nn::RmsNorm) -> Self {
+        Self(stock.into_inner().into())
+    }
+}
+
+impl Module for RmsNorm {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        self.0.forward(xs)
+    }
+}
+
+/// An RMS norm with the variable `weight` of `vb`.
+pub fn rms_norm(size: usize, eps: f64, vb: VarBuilder) -> Result<RmsNorm> {
+    candle_nn::rms_norm(size, eps, vb).map(RmsNorm::from)
+}

@@ -1,0 +1,34 @@
+//! candle_nn, with faster layers that train.
+//!
+//! Everything of [`candle_nn`] is here under its own name and path; what this crate does better
+//! shadows the original: same constructors, same `VarBuilder` paths, same trait impls. A model
+//! changes only its `use` line:
+//!
+//! ```diff
+//! -use candle_nn::{layer_norm, rms_norm, Activation, LayerNorm, Module, RmsNorm, VarBuilder};
+//! +use candle_fused::nn::{layer_norm, rms_norm, Activation, LayerNorm, Module, RmsNorm, VarBuilder};
+//! ```
+//!
+//! ```
+//! use candle_core::{DType, Device, Tensor};
+//! use candle_fused::nn::{rms_norm, Module, VarBuilder, VarMap};
+//!
+//! let vars = VarMap::new();
+//! let vb = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
+//! let norm = rms_norm(3, 1e-5, vb.pp("norm"))?;
+//! let x = Tensor::new(&[[1f32, 2., 3.]], &Device::Cpu)?;
+//! let grads = norm.forward(&x)?.sum_all()?.backward()?;
+//! assert!(vars.all_vars().iter().all(|v| grads.get(v).is_some()));
+//! # candle_core::Result::Ok(())
+//! ```
+
+pub mod activation;
+pub mod group_norm;
+pub mod layer_norm;
+pub mod ops;
+
+pub use activation::Activation;
+pub use candle_nn::*;
+pub use group_norm::{group_norm, GroupNorm};
+pub use layer_norm::{layer_norm, layer_norm_no_bias, rms_norm, LayerNorm, RmsNorm};
+pub use ops::Dropout;

@@ -1,0 +1,82 @@
+//! [`candle_nn::ops`] on fused kernels that keep the gradient.
+
+use crate::ops;
+use candle_core::shape::Dim;
+use candle_core::{ModuleT, Result, Tensor};
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::OnceLock;
+
+pub use candle_nn::ops::*;
+pub use ops::{gelu, gelu_erf, relu, relu2, sigmoid, silu, softmax_last_dim, softplus, tanh};
+
+/// Softmax over any dim.
+pub fn softmax<D: Dim>(xs: &Tensor, dim: D) -> Result<Tensor> {
+    ops::softmax(xs, dim)
+}
+
+/// Log-softmax over any dim.
+pub fn log_softmax<D: Dim>(xs: &Tensor, dim: D) -> Result<Tensor> {
+    ops::log_softmax(xs, dim)
+}
+
+/// `silu(gate) · up` of the two halves of the last dim.
+pub fn swiglu(xs: &Tensor) -> Result<Tensor> {
+    ops::swiglu_packed(xs)
+}
+
+/// x, times the slope where negative.
+pub fn leaky_relu(xs: &Tensor, negative_slope: f64) -> Result<Tensor> {
+    ops::leaky_relu(xs, negative_slope as f32)
+}
+
+/// RMS norm over the last dim.
+pub fn rms_norm(xs: &Tensor, alpha: &Tensor, eps: f32) -> Result<Tensor> {
+    ops::rms_norm(xs, Some(alpha), eps)
+}
+
+/// Layer norm over the last dim.
+pub fn layer_norm(xs: &Tensor, alpha: &Tensor, beta: &Tensor, eps: f32) -> Result<Tensor> {
+    ops::layer_norm(xs, Some(alpha), Some(beta), eps)
+}
+
+/// Dropout with a fresh mask at each call. [`ops::dropout()`] takes an explicit seed.
+pub fn dropout(xs: &Tensor, drop_p: f32) -> Result<Tensor> {
+    ops::dropout(xs, drop_p, fresh_seed())
+}
+
+/// Seeds that never repeat within a process and differ between processes.
+fn fresh_seed() -> u64 {
+    static START: OnceLock<u64> = OnceLock::new();
+    static CALLS: AtomicU64 = AtomicU64::new(0);
+    // RandomState is keyed by the operating system's randomness.
+    let start = START.get_or_init(|| RandomState::new().build_hasher().finish());
+    start.wrapping_add(CALLS.fetch_add(1, Ordering::Relaxed))
+}
+
+/// [`candle_nn::Dropout`], with a mask that is made again in the backward pass instead of kept.
+#[derive(Clone, Debug)]
+pub struct Dropout {
+    drop_p: f32,
+}
+
+impl Dropout {
+    pub fn new(drop_p: f32) -> Dropout {
+        Self { drop_p }
+    }
+
+    pub fn forward(&self, xs: &Tensor, train: bool) -> Result<Tensor> {
+        if train {
+            dropout(xs, self.drop_p)
+        } else {
+            Ok(xs.clone())
+        }
+    }
+}
+
+impl ModuleT for Dropout {
+    fn forward_t(&self, xs: &Tensor, train: bool) -> Result<Tensor> {
+        self.forward(xs, train)
+    }
+}

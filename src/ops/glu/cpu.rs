@@ -1,0 +1,104 @@
+//! Maps over (gate, up) and (gate, up, g), of two tensors or of the halves of packed rows.
+
+use super::NAME;
+use crate::cpu::elementwise::{self, Input, Walk};
+use crate::cpu::simd::Simd;
+use crate::cpu::staged::{Around, Part};
+use crate::cpu::{element::Element, gather, with_float};
+use crate::ops::activation::cpu::with_body;
+use crate::ops::activation::Act;
+use candle_core::{CpuStorage, Layout, Result, Shape};
+
+/// act(gate) · up
+#[derive(Clone, Copy)]
+struct Forward;
+
+impl Around<2, 1, 1> for Forward {
+    const PARTS: [Part; 1] = [Part::Value];
+    #[inline(always)]
+    fn z<S: Simd>(&self, _: S, [gate, _]: [S::F; 2]) -> S::F {
+        gate
+    }
+    #[inline(always)]
+    fn out<S: Simd>(&self, s: S, [_, up]: [S::F; 2], [value]: [S::F; 1]) -> [S::F; 1] {
+        [s.mul(value, up)]
+    }
+}
+
+/// (dgate, dup)
+#[derive(Clone, Copy)]
+struct Backward;
+
+impl Around<3, 2, 2> for Backward {
+    const PARTS: [Part; 2] = [Part::Slope, Part::Value];
+    #[inline(always)]
+    fn z<S: Simd>(&self, _: S, [gate, _, _]: [S::F; 3]) -> S::F {
+        gate
+    }
+    #[inline(always)]
+    fn out<S: Simd>(&self, s: S, [_, up, g]: [S::F; 3], [slope, value]: [S::F; 2]) -> [S::F; 2] {
+        [s.mul(s.mul(g, up), slope), s.mul(g, value)]
+    }
+}
+
+type Arg<'a> = (&'a CpuStorage, &'a Layout);
+
+pub fn forward(act: Act, gate: Arg, up: Arg) -> Result<(CpuStorage, Shape)> {
+    let n = gate.1.shape().elem_count();
+    let out = with_float!(NAME, gate.0, T => {
+        let inputs = [Input::<T>::dense(gate)?, Input::dense(up)?];
+        Ok(T::wrap(with_body!(Forward, act, |body| elementwise::map(n, inputs, body))))
+    })?;
+    Ok((out, gate.1.shape().clone()))
+}
+
+pub fn forward_inplace(act: Act, gate: (&mut CpuStorage, &Layout), up: Arg) -> Result<()> {
+    with_float!(NAME, gate.0, |x: &[T]| {
+        let up = Input::dense(up)?;
+        gather::update(x, gate.1, |x: &mut [T]| {
+            with_body!(Forward, act, |body| elementwise::map_in_place(
+                x,
+                [up],
+                body
+            ))
+        });
+        Ok(())
+    })
+}
+
+pub fn backward(act: Act, gate: Arg, up: Arg, g: Arg) -> Result<CpuStorage> {
+    let n = gate.1.shape().elem_count();
+    with_float!(NAME, gate.0, T => {
+        let inputs = [Input::<T>::dense(gate)?, Input::dense(up)?, Input::dense(g)?];
+        Ok(T::wrap(with_body!(Backward, act, |body| elementwise::map(n, inputs, body))))
+    })
+}
+
+/// The walks over the halves of the rows, and how many elements each half has in all.
+fn halves(x: &Layout) -> ([Walk; 2], usize) {
+    let len = x.dims().last().map_or(0, |d| d / 2);
+    (Walk::halves(len), x.shape().elem_count() / 2)
+}
+
+pub fn forward_packed(act: Act, (x, l): Arg) -> Result<CpuStorage> {
+    let (halves, n) = halves(l);
+    with_float!(NAME, x, |x: &[T]| {
+        let x = gather::contiguous(x, l);
+        let inputs = halves.map(|half| Input::walked(&x, half));
+        Ok(T::wrap(with_body!(Forward, act, |body| elementwise::map(
+            n, inputs, body
+        ))))
+    })
+}
+
+pub fn backward_packed(act: Act, (x, l): Arg, g: Arg) -> Result<CpuStorage> {
+    let (halves, n) = halves(l);
+    with_float!(NAME, x, |x: &[T]| {
+        let x = gather::contiguous(x, l);
+        let [gate, up] = halves.map(|half| Input::walked(&x, half));
+        let inputs = [gate, up, Input::dense(g)?];
+        Ok(T::wrap(with_body!(Backward, act, |body| {
+            elementwise::map_to(n, inputs, halves, body)
+        })))
+    })
+}

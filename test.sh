@@ -1,0 +1,143 @@
+#!/usr/bin/env bash
+# All tests; the same command that CI runs.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+
+usage() {
+    cat <<'EOF'
+usage: ./test.sh [--fast | --help]
+
+  (none)   format, lints, tests, docs; on Linux also a type-check for Apple
+           with the Metal code, and the CPU tests on emulated ARM; on macOS
+           the tests run with the Metal code instead
+  --fast   the CPU tests alone
+
+On Debian, packages that the Linux-only steps need are installed when run as
+root. Without them those steps are skipped, unless CI=true.
+EOF
+}
+
+apple_packages=(cargo-web rustc-web rust-web-src rust-web-clippy)
+arm_packages=(cargo-web rustc-web rust-web-src qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross)
+
+current=
+skipped=()
+
+# step NAME COMMAND..: a header, the command, how long it took.
+step() {
+    current=$1
+    local start=$SECONDS
+    shift
+    printf '\n==> %s\n' "$current"
+    "$@"
+    printf '==> %s: ok, %d s\n' "$current" $((SECONDS - start))
+    current=
+}
+
+# skip NAME REASON: in CI nothing may be left out.
+skip() {
+    printf '\n==> %s: SKIPPED, %s\n' "$1" "$2"
+    if [[ ${CI:-} == true ]]; then
+        current=$1
+        exit 1
+    fi
+    skipped+=("$1")
+}
+
+report_failure() {
+    local status=$?
+    if ((status != 0)) && [[ -n $current ]]; then
+        printf '\n==> %s: FAILED\n' "$current" >&2
+    fi
+}
+trap report_failure EXIT
+
+lint_tools() {
+    if cargo fmt --version && cargo clippy --version; then return; fi
+    if command -v rustup >/dev/null && rustup component add rustfmt clippy; then return; fi
+    echo "rustfmt and clippy are needed; install them with: rustup component add rustfmt clippy" >&2
+    return 1
+}
+
+# have_packages PACKAGE..: whether the packages are there, once the missing ones have been installed if possible.
+have_packages() {
+    local missing=() package
+    for package; do
+        dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q '^install ok installed$' || missing+=("$package")
+    done
+    if ((${#missing[@]} == 0)); then return 0; fi
+    if ((EUID != 0)) || ! command -v apt-get >/dev/null; then return 1; fi
+    printf '\n==> installing %s\n' "${missing[*]}"
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -q && apt-get install -q -y --no-install-recommends --no-remove "${missing[@]}"
+}
+
+# Debian's own toolchain comes with the source of std, so it can build for targets that have no prebuilt one.
+debian_cargo() {
+    PATH=/usr/bin:$PATH RUSTC=/usr/bin/rustc RUSTDOC=/usr/bin/rustdoc RUSTC_BOOTSTRAP=1 /usr/bin/cargo "$@"
+}
+
+# These two have a subshell for a body, so that what they export stays theirs.
+
+# Cargo caps the lints of std and of dependencies, so denied warnings are ours alone.
+apple_check() (
+    local options=(--features metal --target aarch64-apple-darwin --target-dir target-apple)
+    export RUSTFLAGS=-Dwarnings RUSTDOCFLAGS=-Dwarnings CARGO_PROFILE_DEV_OPT_LEVEL=0
+    # Nothing is linked, so the C code of dependencies needs no Apple compiler.
+    export CC_aarch64_apple_darwin=true AR_aarch64_apple_darwin=true
+    debian_cargo clippy --all-targets "${options[@]}" -Zbuild-std=std,panic_abort,test
+    debian_cargo doc --no-deps "${options[@]}" -Zbuild-std=std,panic_abort,test
+)
+
+arm_tests() (
+    export CANDLE_FUSED_TEST_GRID=reduced
+    # gemm's assembly needs half-precision enabled when it is built with debug assertions.
+    export RUSTFLAGS="-Ctarget-feature=+fp16,+fhm"
+    export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
+    export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu -cpu max"
+    debian_cargo test --lib --tests --target aarch64-unknown-linux-gnu --target-dir target-arm \
+        -Zbuild-std=std,panic_unwind,test
+)
+
+# debian_step NAME COMMAND PACKAGE..
+debian_step() {
+    local name=$1 command=$2
+    shift 2
+    if have_packages "$@"; then
+        step "$name" "$command"
+    else
+        skip "$name" "on Debian it needs: apt-get install $*"
+    fi
+}
+
+linux_only() {
+    debian_step "Apple type-check" apple_check "${apple_packages[@]}"
+    if [[ $(uname -m) == aarch64 ]]; then return; fi # the tests above ran on ARM
+    debian_step "tests on emulated ARM" arm_tests "${arm_packages[@]}"
+}
+
+full() {
+    local features=
+    if [[ $(uname) == Darwin ]]; then features=metal; fi
+
+    step "lint tools" lint_tools
+    step "format" cargo fmt --check
+    step "clippy" cargo clippy --locked --all-targets --features "$features" -- -D warnings
+    step "tests" cargo test --features "$features"
+    step "docs" env RUSTDOCFLAGS=-Dwarnings cargo doc --no-deps --features "$features"
+    if [[ $(uname) == Linux ]]; then linux_only; fi
+}
+
+main() {
+    case "$#:${1:-}" in
+        0:) full ;;
+        1:--fast) step "tests" cargo test ;;
+        1:--help | 1:-h) usage; return ;;
+        *) usage >&2; exit 2 ;;
+    esac
+    printf '\n==> passed in %d s' "$SECONDS"
+    if ((${#skipped[@]})); then printf ', SKIPPED: %s' "${skipped[*]}"; fi
+    echo
+}
+
+main "$@"
