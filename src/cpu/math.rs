@@ -4,6 +4,7 @@
 //! | function | max error |
 //! |---|---|
 //! | [`exp`] | 2 ulp |
+//! | [`exp_nonpositive`] | 2 ulp from −87 to 0 |
 //! | [`log`] | 2 ulp |
 //! | [`tanh`] | 4 ulp |
 //! | [`sigmoid`] | 4 ulp |
@@ -66,6 +67,21 @@ pub fn exp<S: Simd>(s: S, x: S::F) -> S::F {
     // Two factors: 2ⁿ itself may be denormal or past the largest float.
     let half = s.sar::<1>(n);
     s.mul(s.mul(p, exp2i(s, half)), exp2i(s, s.isub(n, half)))
+}
+
+/// eˣ for x ≤ 0, and 0 instead of the denormal results below e⁻⁸⁷: what a softmax needs, in two thirds
+/// of the steps.
+#[inline(always)]
+pub fn exp_nonpositive<S: Simd>(s: S, x: S::F) -> S::F {
+    // As in `reduce_ln2`, with 127 more: the low bits are the exponent field of 2ⁿ.
+    let magic = s.splat(12_582_912.0 + 127.0);
+    let shifted = s.fma(x, s.splat(std::f32::consts::LOG2_E), magic);
+    let n = s.sub(shifted, magic);
+    let r = s.fnma(n, s.splat(LN2_LO), s.fnma(n, s.splat(LN2_HI), x));
+    let p = s.fma(s.mul(r, r), poly(s, r, EXPM1), r);
+    let scale = s.from_bits(s.shl::<23>(s.bits(shifted)));
+    let y = s.mul(s.add(p, s.splat(1.0)), scale);
+    s.select(s.lt(x, s.splat(-87.0)), s.splat(0.0), y)
 }
 
 #[inline(always)]

@@ -5,6 +5,7 @@ use crate::cpu::simd::{Isa, Kernel};
 #[derive(Clone, Copy)]
 enum F {
     Exp,
+    ExpNonpositive,
     Log,
     Tanh,
     Sigmoid,
@@ -29,6 +30,7 @@ impl Kernel for Eval<'_> {
                 let v = s.load_f32(x.as_ptr());
                 let r = match self.0 {
                     F::Exp => exp(s, v),
+                    F::ExpNonpositive => exp_nonpositive(s, v),
                     F::Log => log(s, v),
                     F::Tanh => tanh(s, v),
                     F::Sigmoid => sigmoid(s, v),
@@ -127,6 +129,19 @@ fn check(name: &str, f: F, bound: f64, xs: &[f32], oracle: impl Fn(f64) -> f64) 
 #[test]
 fn exp_ulps() {
     check("exp", F::Exp, 2.0, &whole_range(), f64::exp);
+}
+
+#[test]
+fn exp_nonpositive_ulps() {
+    let not_positive: Vec<f32> = whole_range().into_iter().filter(|x| !(*x > 0.0)).collect();
+    let oracle = |x: f64| if x < -87.0 { 0.0 } else { x.exp() };
+    check(
+        "exp_nonpositive",
+        F::ExpNonpositive,
+        2.0,
+        &not_positive,
+        oracle,
+    );
 }
 
 #[test]
