@@ -1,9 +1,8 @@
 //! The element types of our kernels: f32, f16 and bf16, all computed in f32 lanes.
 
-use super::simd::{Simd, MAX_LANES};
+use super::simd::{copy_few, Simd, MAX_LANES};
 use candle_core::{CpuStorage, WithDType};
 use half::{bf16, f16};
-use std::mem::MaybeUninit;
 
 pub trait Element: WithDType + Send + Sync {
     fn wrap(data: Vec<Self>) -> CpuStorage;
@@ -20,6 +19,12 @@ pub trait Element: WithDType + Send + Sync {
     /// `p` is valid for writes of `S::LANES` elements.
     unsafe fn store<S: Simd>(s: S, p: *mut Self, x: S::F);
 
+    /// Loads the first `n` < `LANES` elements; the other lanes are 0.
+    ///
+    /// # Safety
+    /// `p` is valid for reads of `n` elements.
+    unsafe fn load_few<S: Simd>(s: S, p: *const Self, n: usize) -> S::F;
+
     /// Loads the first `n` < `LANES` elements; the other lanes are `pad`.
     ///
     /// # Safety
@@ -29,10 +34,8 @@ pub trait Element: WithDType + Send + Sync {
         const IDS: [f32; MAX_LANES] = [
             0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.,
         ];
-        let mut lanes = [Self::ZERO; MAX_LANES];
-        std::ptr::copy_nonoverlapping(p, lanes.as_mut_ptr(), n);
         let real = s.lt(s.load_f32(IDS.as_ptr()), s.splat(n as f32));
-        s.select(real, Self::load(s, lanes.as_ptr()), s.splat(pad))
+        s.select(real, Self::load_few(s, p, n), s.splat(pad))
     }
 
     /// Stores the first `n` < `LANES` lanes.
@@ -43,7 +46,7 @@ pub trait Element: WithDType + Send + Sync {
     unsafe fn store_partial<S: Simd>(s: S, p: *mut Self, n: usize, x: S::F) {
         let mut lanes = [Self::ZERO; MAX_LANES];
         Self::store(s, lanes.as_mut_ptr(), x);
-        std::ptr::copy_nonoverlapping(lanes.as_ptr(), p, n);
+        copy_few(lanes.as_ptr(), p, n);
     }
 
     /// Loads `LANES` elements, or the fewer that are `left`; the other lanes are then 0.
@@ -51,12 +54,9 @@ pub trait Element: WithDType + Send + Sync {
     /// # Safety
     /// `p` is valid for reads of `min(left, LANES)` elements.
     #[inline(always)]
-    unsafe fn load_upto<S: Simd>(s: S, mut p: *const Self, left: usize) -> S::F {
-        let mut lanes = MaybeUninit::uninit();
+    unsafe fn load_upto<S: Simd>(s: S, p: *const Self, left: usize) -> S::F {
         if left < S::LANES {
-            let lanes = lanes.write([Self::ZERO; MAX_LANES]);
-            std::ptr::copy_nonoverlapping(p, lanes.as_mut_ptr(), left);
-            p = lanes.as_ptr();
+            return Self::load_few(s, p, left);
         }
         Self::load(s, p)
     }
@@ -101,7 +101,7 @@ pub trait Element: WithDType + Send + Sync {
 }
 
 macro_rules! element {
-    ($T:ty, $variant:ident, $zero:expr, $bits:ty, $load:ident, $store:ident, $relu:expr, $widen:expr, $narrow:expr) => {
+    ($T:ty, $variant:ident, $zero:expr, $bits:ty, $load:ident, $load_few:ident, $store:ident, $relu:expr, $widen:expr, $narrow:expr) => {
         impl Element for $T {
             const ZERO: Self = $zero;
             fn wrap(data: Vec<Self>) -> CpuStorage {
@@ -122,6 +122,10 @@ macro_rules! element {
             #[inline(always)]
             unsafe fn load<S: Simd>(s: S, p: *const Self) -> S::F {
                 s.$load(p.cast::<$bits>())
+            }
+            #[inline(always)]
+            unsafe fn load_few<S: Simd>(s: S, p: *const Self, n: usize) -> S::F {
+                s.$load_few(p.cast::<$bits>(), n)
             }
             #[inline(always)]
             unsafe fn store<S: Simd>(s: S, p: *mut Self, x: S::F) {
@@ -147,6 +151,7 @@ element!(
     0.0,
     f32,
     load_f32,
+    load_few_f32,
     store_f32,
     |x: f32| if x > 0.0 { x } else { 0.0 },
     |x| x,
@@ -158,6 +163,7 @@ element!(
     f16::ZERO,
     u16,
     load_f16,
+    load_few_f16,
     store_f16,
     |x: f16| f16::from_bits(relu_bits(x.to_bits(), f16::INFINITY.to_bits())),
     f16::to_f32,
@@ -169,8 +175,53 @@ element!(
     bf16::ZERO,
     u16,
     load_bf16,
+    load_few_bf16,
     store_bf16,
     |x: bf16| bf16::from_bits(relu_bits(x.to_bits(), bf16::INFINITY.to_bits())),
     bf16::to_f32,
     bf16::from_f32
 );
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::simd::{Isa, Kernel};
+
+    struct Few<T>(std::marker::PhantomData<T>);
+
+    impl<T: Element> Kernel for Few<T> {
+        type Output = ();
+        fn run<S: Simd>(self, s: S) {
+            let data: Vec<T> = (1..=2 * MAX_LANES).map(|i| T::narrow(i as f32)).collect();
+            for n in 0..S::LANES {
+                // SAFETY: data has two vectors, of which fewer than one is touched.
+                unsafe {
+                    let lanes = s.to_array(T::load_partial(s, data.as_ptr().add(3), n, -7.0));
+                    for (i, lane) in lanes[..S::LANES].iter().enumerate() {
+                        assert_eq!(*lane, if i < n { (i + 4) as f32 } else { -7.0 });
+                    }
+                    let lanes = s.to_array(T::load_upto(s, data.as_ptr().add(3), n));
+                    assert!(lanes[n..].iter().all(|&lane| lane == 0.0));
+                    let mut out = data.clone();
+                    T::store_partial(s, out.as_mut_ptr().add(5), n, s.splat(99.0));
+                    let changed = out.iter().map(|x| x.widen() == 99.0);
+                    assert!(changed
+                        .enumerate()
+                        .all(|(i, c)| c == (5..5 + n).contains(&i)));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_part_of_a_vector_is_all_that_is_touched() {
+        for isa in Isa::available() {
+            // SAFETY: the instruction set is available.
+            unsafe {
+                isa.run(Few::<f32>(Default::default()));
+                isa.run(Few::<f16>(Default::default()));
+                isa.run(Few::<bf16>(Default::default()));
+            }
+        }
+    }
+}

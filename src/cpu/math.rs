@@ -4,9 +4,10 @@
 //! | function | max error |
 //! |---|---|
 //! | [`exp`] | 2 ulp |
+//! | [`exp_nonpositive`] | 2 ulp from −87 to 0 |
 //! | [`log`] | 2 ulp |
 //! | [`tanh`] | 4 ulp |
-//! | [`sigmoid`] | 4 ulp |
+//! | [`sigmoid`] | 4 ulp, 0 below −87 |
 //! | [`erf`] | 4 ulp |
 //! | [`normal_cdf`] | 8 ulp where the result is normal; 96 without FMA |
 //!
@@ -66,6 +67,21 @@ pub fn exp<S: Simd>(s: S, x: S::F) -> S::F {
     // Two factors: 2ⁿ itself may be denormal or past the largest float.
     let half = s.sar::<1>(n);
     s.mul(s.mul(p, exp2i(s, half)), exp2i(s, s.isub(n, half)))
+}
+
+/// eˣ for x ≤ 0, and 0 instead of the denormal results below e⁻⁸⁷: what a softmax needs, in two thirds
+/// of the steps.
+#[inline(always)]
+pub fn exp_nonpositive<S: Simd>(s: S, x: S::F) -> S::F {
+    // As in `reduce_ln2`, with 127 more: the low bits are the exponent field of 2ⁿ.
+    let magic = s.splat(12_582_912.0 + 127.0);
+    let shifted = s.fma(x, s.splat(std::f32::consts::LOG2_E), magic);
+    let n = s.sub(shifted, magic);
+    let r = s.fnma(n, s.splat(LN2_LO), s.fnma(n, s.splat(LN2_HI), x));
+    let p = s.fma(s.mul(r, r), poly(s, r, EXPM1), r);
+    let scale = s.float(s.shl::<23>(s.bits(shifted)));
+    let y = s.mul(s.add(p, s.splat(1.0)), scale);
+    s.select(s.lt(x, s.splat(-87.0)), s.splat(0.0), y)
 }
 
 #[inline(always)]
@@ -131,7 +147,7 @@ pub fn tanh<S: Simd>(s: S, x: S::F) -> S::F {
 #[inline(always)]
 pub fn sigmoid<S: Simd>(s: S, x: S::F) -> S::F {
     // With e = exp(−|x|) ≤ 1 nothing overflows: 1/(1+e) on the right, e/(1+e) on the left.
-    let e = exp(s, s.neg(s.abs(x)));
+    let e = exp_nonpositive(s, s.neg(s.abs(x)));
     let r = s.div(s.splat(1.0), s.add(s.splat(1.0), e));
     s.select(s.lt(x, s.splat(0.0)), s.mul(e, r), r)
 }
@@ -139,7 +155,7 @@ pub fn sigmoid<S: Simd>(s: S, x: S::F) -> S::F {
 /// σ′(x) = σ(x)(1 − σ(x)), without the cancellation.
 #[inline(always)]
 pub fn sigmoid_slope<S: Simd>(s: S, x: S::F) -> S::F {
-    let e = exp(s, s.neg(s.abs(x)));
+    let e = exp_nonpositive(s, s.neg(s.abs(x)));
     let r = s.div(s.splat(1.0), s.add(s.splat(1.0), e));
     s.mul(s.mul(e, r), r)
 }

@@ -5,6 +5,7 @@ use crate::cpu::simd::{Isa, Kernel};
 #[derive(Clone, Copy)]
 enum F {
     Exp,
+    ExpNonpositive,
     Log,
     Tanh,
     Sigmoid,
@@ -29,6 +30,7 @@ impl Kernel for Eval<'_> {
                 let v = s.load_f32(x.as_ptr());
                 let r = match self.0 {
                     F::Exp => exp(s, v),
+                    F::ExpNonpositive => exp_nonpositive(s, v),
                     F::Log => log(s, v),
                     F::Tanh => tanh(s, v),
                     F::Sigmoid => sigmoid(s, v),
@@ -133,6 +135,22 @@ fn exp_ulps() {
 }
 
 #[test]
+fn exp_nonpositive_ulps() {
+    let not_positive: Vec<f32> = whole_range()
+        .into_iter()
+        .filter(|x| x.is_nan() || *x <= 0.0)
+        .collect();
+    let oracle = |x: f64| if x < -87.0 { 0.0 } else { x.exp() };
+    check(
+        "exp_nonpositive",
+        F::ExpNonpositive,
+        2.0,
+        &not_positive,
+        oracle,
+    );
+}
+
+#[test]
 fn log_ulps() {
     check("log", F::Log, 2.0, &whole_range(), f64::ln);
 }
@@ -145,6 +163,9 @@ fn tanh_ulps() {
 #[test]
 fn sigmoid_ulps() {
     check("sigmoid", F::Sigmoid, 4.0, &whole_range(), |x| {
+        if x < -87.0 {
+            return 0.0;
+        }
         1.0 / (1.0 + (-x).exp())
     });
 }

@@ -85,6 +85,31 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// `p` is valid for writes of `LANES` values.
     unsafe fn store_bf16(self, p: *mut u16, x: Self::F);
 
+    /// The first `n` < `LANES` values; the other lanes are 0.
+    ///
+    /// # Safety
+    /// `p` is valid for reads of `n` values.
+    #[inline(always)]
+    unsafe fn load_few_f32(self, p: *const f32, n: usize) -> Self::F {
+        self.load_f32(few(p, n).as_ptr())
+    }
+    /// As `load_few_f32`.
+    ///
+    /// # Safety
+    /// `p` is valid for reads of `n` values.
+    #[inline(always)]
+    unsafe fn load_few_f16(self, p: *const u16, n: usize) -> Self::F {
+        self.load_f16(few(p, n).as_ptr())
+    }
+    /// As `load_few_f32`.
+    ///
+    /// # Safety
+    /// `p` is valid for reads of `n` values.
+    #[inline(always)]
+    unsafe fn load_few_bf16(self, p: *const u16, n: usize) -> Self::F {
+        self.load_bf16(few(p, n).as_ptr())
+    }
+
     #[inline(always)]
     fn abs(self, a: Self::F) -> Self::F {
         self.float(self.and(self.bits(a), self.isplat(i32::MAX)))
@@ -140,6 +165,35 @@ pub trait Simd: Copy + Send + Sync + 'static {
 
 /// The widest vector of any instruction set here.
 pub const MAX_LANES: usize = 16;
+
+/// Copies `n` < 16 values in pieces of fixed sizes: a copy of any length would be a call.
+///
+/// # Safety
+/// `from` is valid for reads, `to` for writes of `n` values, and they don't overlap.
+#[inline(always)]
+pub unsafe fn copy_few<T: Copy>(mut from: *const T, mut to: *mut T, n: usize) {
+    macro_rules! piece {
+        ($len:literal) => {
+            if n & $len != 0 {
+                std::ptr::copy_nonoverlapping(from, to, $len);
+                (from, to) = (from.add($len), to.add($len));
+            }
+        };
+    }
+    piece!(8);
+    piece!(4);
+    piece!(2);
+    if n & 1 != 0 {
+        *to = *from;
+    }
+}
+
+#[inline(always)]
+unsafe fn few<T: Copy + Default>(p: *const T, n: usize) -> [T; MAX_LANES] {
+    let mut lanes = [T::default(); MAX_LANES];
+    copy_few(p, lanes.as_mut_ptr(), n);
+    lanes
+}
 
 /// Code that is generic over the instruction set. `run` must be `inline(always)`.
 pub trait Kernel {

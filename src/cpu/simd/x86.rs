@@ -34,6 +34,28 @@ macro_rules! intrinsics {
     )*};
 }
 
+/// The first `n` < 8 of 16-bit values, put together in registers: a vector load of what scalars have just
+/// stored would wait for them.
+///
+/// # Safety
+/// `p` is valid for reads of `n` values.
+#[inline(always)]
+unsafe fn few_u16(p: *const u16, n: usize) -> __m128i {
+    let (mut low, mut high) = (0, 0);
+    if n >= 4 {
+        low = p.cast::<u64>().read_unaligned();
+        if n > 4 {
+            high = p.add(n - 4).cast::<u64>().read_unaligned() >> (16 * (8 - n));
+        }
+    } else if n >= 2 {
+        low = p.cast::<u32>().read_unaligned() as u64;
+        low |= (p.add(n - 2).cast::<u32>().read_unaligned() as u64) << (16 * (n - 2));
+    } else if n == 1 {
+        low = *p as u64;
+    }
+    _mm_set_epi64x(high as i64, low as i64)
+}
+
 /// The same tree as the trait's own, in registers: halves, quarters, pairs.
 macro_rules! reduce {
     ($a:expr, $join:ident) => {{
@@ -96,6 +118,11 @@ impl Simd for Avx2 {
         _mm256_loadu_ps(p)
     }
     #[inline(always)]
+    unsafe fn load_few_f32(self, p: *const f32, n: usize) -> __m256 {
+        let ids = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+        _mm256_maskload_ps(p, _mm256_cmpgt_epi32(_mm256_set1_epi32(n as i32), ids))
+    }
+    #[inline(always)]
     unsafe fn store_f32(self, p: *mut f32, x: __m256) {
         _mm256_storeu_ps(p, x)
     }
@@ -104,12 +131,21 @@ impl Simd for Avx2 {
         _mm256_cvtph_ps(_mm_loadu_si128(p.cast()))
     }
     #[inline(always)]
+    unsafe fn load_few_f16(self, p: *const u16, n: usize) -> __m256 {
+        _mm256_cvtph_ps(few_u16(p, n))
+    }
+    #[inline(always)]
     unsafe fn store_f16(self, p: *mut u16, x: __m256) {
         _mm_storeu_si128(p.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x))
     }
     #[inline(always)]
     unsafe fn load_bf16(self, p: *const u16) -> __m256 {
         let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
+        _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+    }
+    #[inline(always)]
+    unsafe fn load_few_bf16(self, p: *const u16, n: usize) -> __m256 {
+        let wide = _mm256_cvtepu16_epi32(few_u16(p, n));
         _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
     }
     #[inline(always)]
@@ -184,6 +220,10 @@ impl Simd for Avx512 {
     #[inline(always)]
     unsafe fn load_f32(self, p: *const f32) -> __m512 {
         _mm512_loadu_ps(p)
+    }
+    #[inline(always)]
+    unsafe fn load_few_f32(self, p: *const f32, n: usize) -> __m512 {
+        _mm512_maskz_loadu_ps((1 << n) - 1, p)
     }
     #[inline(always)]
     unsafe fn store_f32(self, p: *mut f32, x: __m512) {

@@ -59,7 +59,7 @@ act_fns! {
     Tanh, parallel::EXP, |s, x| math::tanh(s, x),
         s.mul(s.splat(4.0), math::sigmoid_slope(s, s.add(x, x)));
     Softplus, 2 * parallel::EXP, |s, x| {
-        let e = math::exp(s, s.neg(s.abs(x)));
+        let e = math::exp_nonpositive(s, s.neg(s.abs(x)));
         s.add(s.max(s.splat(0.0), x), math::log1p_unit(s, e))
     }, math::sigmoid(s, x);
 }

@@ -13,6 +13,10 @@ use std::ops::Range;
 /// Longer rows are folded in blocks of this many columns, so that threads can share one row.
 const BLOCK: usize = 64 * 1024;
 
+/// Elements that are read and added in the time of one unit of [`parallel`]'s cost, and more: one core adds
+/// as fast as the caches deliver, so that a second one helps with what comes from memory only.
+const READS: usize = 8;
+
 pub fn forward(op: Reduce, x: &CpuStorage, l: &Layout) -> Result<(CpuStorage, Shape)> {
     let (rows, cols) = op.over.split(l.shape());
     let out = with_float!(NAME, x, |x: &[T]| {
@@ -20,23 +24,26 @@ pub fn forward(op: Reduce, x: &CpuStorage, l: &Layout) -> Result<(CpuStorage, Sh
         let out: Vec<T> = match op.reduction {
             Reduction::Sum => fold_rows(&x, rows, cols, rows::Sum, 1.0),
             Reduction::Mean => fold_rows(&x, rows, cols, rows::Sum, 1.0 / cols as f32),
-            Reduction::Max => {
-                let mut out = fold_rows(&x, rows, cols, rows::Max, 1.0);
-                for (out, row) in out.iter_mut().zip(x.chunks_exact(cols)) {
-                    if row[0].partial_cmp(&row[0]).is_none() {
-                        *out = row[0];
-                    }
-                }
-                out
-            }
+            Reduction::Max => fold_rows(&x, rows, cols, rows::Max, 1.0),
         };
         Ok(T::wrap(out))
     })?;
     Ok((out, op.over.shape(l.shape())))
 }
 
+/// A fold that may look at the first element of the row besides.
+trait RowFold: Fold<1, 1> + Send + Sync {
+    /// Whether a NaN there is the result.
+    const FIRST_NAN: bool = false;
+}
+
+impl RowFold for rows::Sum {}
+impl RowFold for rows::Max {
+    const FIRST_NAN: bool = true;
+}
+
 /// `scale ·` the fold of each row.
-fn fold_rows<T: Element, F: Fold<1, 1> + Send + Sync>(
+fn fold_rows<T: Element, F: RowFold>(
     x: &[T],
     rows: usize,
     cols: usize,
@@ -52,7 +59,7 @@ fn fold_rows<T: Element, F: Fold<1, 1> + Send + Sync>(
 }
 
 /// `scale ·` the fold of every `block` columns (fewer at the end) of each row.
-fn fold_blocks<I: Element, O: Element, F: Fold<1, 1> + Send + Sync>(
+fn fold_blocks<I: Element, O: Element, F: RowFold>(
     x: &[I],
     rows: usize,
     cols: usize,
@@ -67,7 +74,7 @@ fn fold_blocks<I: Element, O: Element, F: Fold<1, 1> + Send + Sync>(
     unsafe {
         alloc::build(rows * per_row, |out: *mut O| {
             let out = Shared::new(out);
-            parallel::ranges(rows * per_row, block, 1, |units| {
+            parallel::ranges(rows * per_row, block.div_ceil(READS), 1, |units| {
                 dispatch(FoldBlocks {
                     x,
                     out,
@@ -94,22 +101,25 @@ struct FoldBlocks<'a, I, O, F> {
     scale: f32,
 }
 
-impl<I: Element, O: Element, F: Fold<1, 1>> Kernel for FoldBlocks<'_, I, O, F> {
+impl<I: Element, O: Element, F: RowFold> Kernel for FoldBlocks<'_, I, O, F> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         for unit in self.units {
-            let (start, len) = if self.per_row == 1 {
-                (unit * self.cols, self.cols)
-            } else {
-                let (row, at) = (unit / self.per_row, unit % self.per_row * self.block);
-                (row * self.cols + at, self.block.min(self.cols - at))
+            let (row, at) = match self.per_row {
+                1 => (unit, 0),
+                n => (unit / n, unit % n * self.block),
             };
+            let len = self.block.min(self.cols - at);
             // SAFETY: the block lies inside x; `out` has an element for each unit.
             unsafe {
-                let [v] = rows::fold(s, self.fold, [self.x.as_ptr().add(start)], len);
-                *self.out.get().add(unit) = O::narrow(v * self.scale);
+                let x = self.x.as_ptr().add(row * self.cols + at);
+                let [v] = rows::fold(s, self.fold, [x], len);
+                let first = at == 0 && len > 0;
+                let nan = F::FIRST_NAN && first && (*x).partial_cmp(&*x).is_none();
+                let v = if nan { f32::NAN } else { v * self.scale };
+                *self.out.get().add(unit) = O::narrow(v);
             }
         }
     }
@@ -221,7 +231,7 @@ fn sum_blocks<I: Element, O: Element>(
     unsafe {
         alloc::build(outer * blocks * inner, |out: *mut O| {
             let out = Shared::new(out);
-            let cost = block * inner.min(TILE);
+            let cost = (block * inner.min(TILE)).div_ceil(READS);
             parallel::ranges(outer * blocks * tiles, cost, 1, |units| {
                 for unit in units {
                     let (at, tile) = (unit / tiles, unit % tiles * TILE);

@@ -3,6 +3,7 @@
 mod backward;
 mod columns;
 mod forward;
+mod scores;
 
 use super::{split, MaskedSoftmax, Softmax, SoftmaxBwd, NAME};
 use crate::cpu::element::Element;
@@ -11,7 +12,7 @@ use crate::cpu::row_view::RowView;
 use crate::cpu::simd::MAX_LANES;
 use crate::cpu::{alloc, gather, with_float};
 use candle_core::{CpuStorage, Layout, Result, Shape};
-use forward::{Biased, Scaled};
+use scores::{Biased, Scaled};
 use std::borrow::Cow;
 
 pub fn forward(op: Softmax, x: &CpuStorage, l: &Layout) -> Result<(CpuStorage, Shape)> {

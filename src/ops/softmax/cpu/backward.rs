@@ -53,7 +53,7 @@ struct Backward<'a, T, const LOG: bool> {
 #[inline(always)]
 pub fn slope<S: Simd, const LOG: bool>(s: S, y: S::F, g: S::F, sum: S::F, scale: S::F) -> S::F {
     if LOG {
-        s.fnma(math::exp(s, y), sum, g)
+        s.fnma(math::exp_nonpositive(s, y), sum, g)
     } else {
         s.mul(s.mul(y, s.sub(g, sum)), scale)
     }

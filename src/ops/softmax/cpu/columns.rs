@@ -17,13 +17,18 @@ use std::mem::MaybeUninit;
 const TILE: usize = 32 * 1024;
 const MAX_WIDTH: usize = 256;
 
-/// Calls `work(offset, width)` for the tiles, in parallel. No tile is narrower than a vector, as long
+/// Calls `work(offset, width, scratch)` for the tiles, in parallel; a thread's scratch stays what it was. No tile is narrower than a vector, as long
 /// as `inner` is not.
-fn tiles([outer, n, inner]: [usize; 3], cost: usize, work: impl Fn(usize, usize) + Send + Sync) {
+fn tiles(
+    [outer, n, inner]: [usize; 3],
+    cost: usize,
+    work: impl Fn(usize, usize, &mut Vec<f32>) + Send + Sync,
+) {
     let width = (TILE / n.max(1)).clamp(MAX_LANES, MAX_WIDTH) / MAX_LANES * MAX_LANES;
     // The last tile takes what is left over, which may be a width and a bit.
     let tiles = (inner / width).max(1);
     parallel::ranges(outer * tiles, n * width * cost, 1, |units| {
+        let mut scratch = Vec::new();
         for unit in units {
             let (outer, tile) = (unit / tiles, unit % tiles);
             let start = tile * width;
@@ -32,7 +37,7 @@ fn tiles([outer, n, inner]: [usize; 3], cost: usize, work: impl Fn(usize, usize)
             } else {
                 start + width
             };
-            work(outer * n * inner + start, end - start);
+            work(outer * n * inner + start, end - start, &mut scratch);
         }
     });
 }
@@ -43,7 +48,7 @@ pub fn forward<T: Element>(x: &[T], log: bool, dims: [usize; 3]) -> Vec<T> {
     unsafe {
         alloc::build(x.len(), |y: *mut T| {
             let y = Shared::new(y);
-            tiles(dims, parallel::EXP, |offset, width| {
+            tiles(dims, parallel::EXP, |offset, width, scratch| {
                 let tile = Tile {
                     n,
                     stride: inner,
@@ -51,9 +56,19 @@ pub fn forward<T: Element>(x: &[T], log: bool, dims: [usize; 3]) -> Vec<T> {
                 };
                 let (x, y) = (&x[offset..], Shared::new(y.get().add(offset)));
                 if log {
-                    dispatch(Forward::<T, true> { x, y, tile })
+                    dispatch(Forward::<T, true> {
+                        x,
+                        y,
+                        scratch,
+                        tile,
+                    })
                 } else {
-                    dispatch(Forward::<T, false> { x, y, tile })
+                    dispatch(Forward::<T, false> {
+                        x,
+                        y,
+                        scratch,
+                        tile,
+                    })
                 }
             });
         })
@@ -67,7 +82,7 @@ pub fn backward<T: Element>(y: &[T], g: &[T], op: SoftmaxBwd, dims: [usize; 3]) 
         alloc::build(y.len(), |dx: *mut T| {
             let dx = Shared::new(dx);
             let cost = if op.log { parallel::EXP } else { 2 };
-            tiles(dims, cost, |offset, width| {
+            tiles(dims, cost, |offset, width, _| {
                 let tile = Tile {
                     n,
                     stride: inner,
@@ -122,6 +137,7 @@ type Accumulators = MaybeUninit<[f32; 2 * MAX_WIDTH + MAX_LANES]>;
 struct Forward<'a, T, const LOG: bool> {
     x: &'a [T],
     y: Shared<T>,
+    scratch: &'a mut Vec<f32>,
     tile: Tile,
 }
 
@@ -137,11 +153,10 @@ impl<T: Element, const LOG: bool> Kernel for Forward<'_, T, LOG> {
             sum.as_mut_ptr().cast::<f32>(),
         );
         let pitch = vectors * S::LANES;
-        let mut scratch = Vec::<f32>::new();
         if !LOG {
-            scratch.reserve_exact(tile.n * pitch);
+            self.scratch.reserve(tile.n * pitch);
         }
-        let e = scratch.as_mut_ptr();
+        let e = self.scratch.as_mut_ptr();
         // SAFETY: x and y have n rows of `width` columns, the accumulators and each row of the
         // scratch have all vectors of one.
         unsafe {
@@ -161,7 +176,7 @@ impl<T: Element, const LOG: bool> Kernel for Forward<'_, T, LOG> {
                 let x = self.x.as_ptr().add(r * tile.stride);
                 for v in 0..vectors {
                     let (at, x) = (v * S::LANES, T::load(s, x.add(tile.column::<S>(v))));
-                    let value = math::exp(s, s.sub(x, s.load_f32(max.add(at))));
+                    let value = math::exp_nonpositive(s, s.sub(x, s.load_f32(max.add(at))));
                     s.store_f32(sum.add(at), s.add(s.load_f32(sum.add(at)), value));
                     if !LOG {
                         s.store_f32(e.add(r * pitch + at), value);

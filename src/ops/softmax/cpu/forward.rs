@@ -1,99 +1,14 @@
 //! Softmax over rows. A row is read to find its maximum, read again for the exponentials, which stay in
 //! f32, and written once they can be scaled.
 
+use super::scores::{Plain, Score};
 use crate::cpu::element::Element;
 use crate::cpu::math;
 use crate::cpu::parallel::{self, Shared};
 use crate::cpu::row_op::{self, RowOp};
 use crate::cpu::row_view::RowView;
 use crate::cpu::simd::Simd;
-use crate::ops::softmax::visible;
 use std::ops::Range;
-
-/// How the scores come from x. Methods must be `inline(always)`.
-pub trait Score<T: Element>: Copy + Send + Sync {
-    /// Whether a row without a finite score gives zeros.
-    const MASKED: bool = true;
-
-    /// The bias of a row; anything where there is none.
-    fn bias(&self, x: *const T, _row: usize) -> *const T {
-        x
-    }
-    /// How many scores a row has; those behind are −∞.
-    fn len(&self, _row: usize, cols: usize) -> usize {
-        cols
-    }
-    unsafe fn load<S: Simd>(&self, s: S, x: *const T, bias: *const T) -> S::F;
-    /// The first `n` < `LANES` scores, then −∞.
-    unsafe fn load_partial<S: Simd>(&self, s: S, x: *const T, bias: *const T, n: usize) -> S::F;
-}
-
-/// x
-#[derive(Clone, Copy)]
-pub struct Plain;
-
-impl<T: Element> Score<T> for Plain {
-    const MASKED: bool = false;
-
-    #[inline(always)]
-    unsafe fn load<S: Simd>(&self, s: S, x: *const T, _: *const T) -> S::F {
-        T::load(s, x)
-    }
-    #[inline(always)]
-    unsafe fn load_partial<S: Simd>(&self, s: S, x: *const T, _: *const T, n: usize) -> S::F {
-        T::load_partial(s, x, n, f32::NEG_INFINITY)
-    }
-}
-
-/// scale · x, of the keys that a query sees.
-#[derive(Clone, Copy)]
-pub struct Scaled {
-    pub scale: f32,
-    pub queries: Option<usize>,
-}
-
-impl<T: Element> Score<T> for Scaled {
-    #[inline(always)]
-    fn len(&self, row: usize, cols: usize) -> usize {
-        match self.queries {
-            Some(queries) => visible(row % queries, queries, cols),
-            None => cols,
-        }
-    }
-    #[inline(always)]
-    unsafe fn load<S: Simd>(&self, s: S, x: *const T, _: *const T) -> S::F {
-        s.mul(T::load(s, x), s.splat(self.scale))
-    }
-    #[inline(always)]
-    unsafe fn load_partial<S: Simd>(&self, s: S, x: *const T, _: *const T, n: usize) -> S::F {
-        let x = T::load_partial(s, x, n, 0.0);
-        let end = f32::load_partial(s, [0.0; 16].as_ptr(), n, f32::NEG_INFINITY);
-        s.fma(x, s.splat(self.scale), end)
-    }
-}
-
-/// scale · x + mask
-#[derive(Clone, Copy)]
-pub struct Biased<'a, T> {
-    pub scale: f32,
-    pub mask: &'a RowView<'a, T>,
-}
-
-impl<T: Element> Score<T> for Biased<'_, T> {
-    #[inline(always)]
-    fn bias(&self, _: *const T, row: usize) -> *const T {
-        self.mask.row(row)
-    }
-    #[inline(always)]
-    unsafe fn load<S: Simd>(&self, s: S, x: *const T, bias: *const T) -> S::F {
-        s.fma(T::load(s, x), s.splat(self.scale), T::load(s, bias))
-    }
-    #[inline(always)]
-    unsafe fn load_partial<S: Simd>(&self, s: S, x: *const T, bias: *const T, n: usize) -> S::F {
-        let bias = T::load_partial(s, bias, n, f32::NEG_INFINITY);
-        s.fma(T::load_partial(s, x, n, 0.0), s.splat(self.scale), bias)
-    }
-}
 
 /// # Safety
 /// `x` and `y` have `rows` rows of `cols` elements, and so has the score's mask. They may be the same.
@@ -175,11 +90,15 @@ impl<T: Element, P: Score<T>, const LOG: bool> RowOp for Forward<'_, T, P, LOG> 
         }
         let max = s.reduce_max(s.max(max[0], max[1]));
         let from = s.splat(base(max));
-        let mut sum = [s.splat(0.0), math::exp(s, s.sub(tail, from))];
+        let mut sum = [s.splat(0.0); 2];
+        if full < end {
+            sum[0] = math::exp_nonpositive(s, s.sub(tail, from));
+        }
         i = cols.start;
         while i < full {
             let v = self.score.load(s, x.add(i), bias.add(i));
-            sum = [sum[1], s.add(sum[0], math::exp(s, s.sub(v, from)))];
+            let v = math::exp_nonpositive(s, s.sub(v, from));
+            sum = [sum[1], s.add(sum[0], v)];
             i += S::LANES;
         }
         let sum = s.reduce_add(s.add(sum[0], sum[1]));
@@ -258,7 +177,7 @@ impl<T: Element, P: Score<T>, const LOG: bool> RowOp for Forward<'_, T, P, LOG> 
         }
         let max = s.reduce_max(s.max(s.max(max[0], max[1]), s.max(max[2], max[3])));
         let from = s.splat(if P::MASKED { base(max) } else { max });
-        tail = math::exp(s, s.sub(tail, from));
+        tail = math::exp_nonpositive(s, s.sub(tail, from));
         let mut sum = [s.splat(0.0); 2];
         i = 0;
         while i < full {
@@ -267,7 +186,7 @@ impl<T: Element, P: Score<T>, const LOG: bool> RowOp for Forward<'_, T, P, LOG> 
             } else {
                 T::load(s, x.add(i))
             };
-            let v = math::exp(s, s.sub(v, from));
+            let v = math::exp_nonpositive(s, s.sub(v, from));
             s.store_f32(e.add(i), v);
             sum = [sum[1], s.add(sum[0], v)];
             i += S::LANES;
@@ -313,13 +232,13 @@ impl<S: Simd, const LOG: bool> Last<S, LOG> {
     fn new<T: Element, P: Score<T>>(s: S, stat: Stat) -> Self {
         let from = if P::MASKED { base(stat.max) } else { stat.max };
         let factor = if LOG {
-            stat.sum.ln()
+            math::log(s, s.splat(stat.sum))
         } else {
-            inverse::<T, P>(stat.sum)
+            s.splat(inverse::<T, P>(stat.sum))
         };
         Last {
             from: s.splat(from),
-            factor: s.splat(factor),
+            factor,
         }
     }
     #[inline(always)]
@@ -328,7 +247,7 @@ impl<S: Simd, const LOG: bool> Last<S, LOG> {
         if LOG {
             s.sub(v, self.factor)
         } else {
-            s.mul(math::exp(s, v), self.factor)
+            s.mul(math::exp_nonpositive(s, v), self.factor)
         }
     }
 }
