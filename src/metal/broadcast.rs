@@ -71,7 +71,7 @@ impl Rows {
 }
 
 /// The layout without the dims that it broadcasts at the front: element `i` is `i % elem_count` of it.
-pub(crate) fn without_front(layout: &Layout) -> Layout {
+fn without_front(layout: &Layout) -> Layout {
     let rank = layout.dims().len();
     let start = (0..rank).find(|&i| !repeats(layout, i)).unwrap_or(rank);
     Layout::new(

@@ -11,9 +11,6 @@ use objc2_metal::MTLSize;
 use std::ffi::c_void;
 use std::marker::PhantomData;
 
-/// Threadgroup memory of every Apple GPU, in bytes.
-const MAX_THREADGROUP_MEMORY: usize = 32 * 1024;
-
 /// Binds arguments in the order of their `[[buffer(n)]]` and dispatches.
 ///
 /// Candle's encoder runs dispatches concurrently on untracked buffers; it inserts barriers by what is bound as input and
@@ -23,7 +20,6 @@ pub(crate) struct Launch<'a> {
     kernel: String,
     pipeline: ComputePipeline,
     bindings: Vec<Binding<'a>>,
-    threadgroup_memory: usize,
 }
 
 enum Binding<'a> {
@@ -48,7 +44,6 @@ impl<'a> Launch<'a> {
             kernel: kernel.to_string(),
             pipeline,
             bindings: Vec::with_capacity(8),
-            threadgroup_memory: 0,
         })
     }
 
@@ -93,12 +88,6 @@ impl<'a> Launch<'a> {
         })
     }
 
-    /// Bytes behind the kernel's `[[threadgroup(0)]]` argument.
-    pub(crate) fn threadgroup_memory(mut self, bytes: usize) -> Self {
-        self.threadgroup_memory = bytes.next_multiple_of(16);
-        self
-    }
-
     /// Encodes the dispatch. Candle's device is locked only in here, so outputs can be allocated up to this call.
     pub(crate) fn run(self, grid: Grid) -> Result<()> {
         let invalid = |reason| MetalError::InvalidDispatch {
@@ -108,13 +97,6 @@ impl<'a> Launch<'a> {
         let grid = grid
             .fit(self.pipeline.max_total_threads_per_threadgroup())
             .map_err(invalid)?;
-        if self.threadgroup_memory > MAX_THREADGROUP_MEMORY {
-            let reason = format!(
-                "{} bytes of threadgroup memory, at most {MAX_THREADGROUP_MEMORY}",
-                self.threadgroup_memory
-            );
-            return Err(invalid(reason).into());
-        }
 
         let guard = self.device.command_encoder()?;
         let encoder = guard.as_ref();
@@ -129,9 +111,6 @@ impl<'a> Launch<'a> {
                 }
                 Binding::Bytes { data, len, .. } => encoder.set_bytes_directly(index, len, data),
             }
-        }
-        if self.threadgroup_memory > 0 {
-            encoder.set_threadgroup_memory_length(0, self.threadgroup_memory);
         }
         encoder.dispatch_thread_groups(size(grid.groups), size(grid.threads));
         Ok(())

@@ -14,8 +14,14 @@
 //! # }
 //! ```
 
-// Ops are about to use what is unused so far.
-#![allow(dead_code, unused_imports)]
+#![cfg_attr(
+    not(feature = "metal"),
+    allow(
+        dead_code,
+        unused_imports,
+        reason = "without the feature only tests of the pure parts are built"
+    )
+)]
 
 // What only computes has no need of a device: its tests run on every machine.
 pub(crate) mod broadcast;

@@ -1,6 +1,6 @@
 //! Tensors as kernels want them: a buffer, a byte offset, and a rule for the index.
 
-use super::broadcast::{without_front, Broadcast, Rows};
+use super::broadcast::{Broadcast, Rows};
 use candle_core::backend::BackendStorage;
 use candle_core::{DType, Error, Layout, MetalDevice, MetalStorage, Result};
 use candle_metal_kernels::metal::Buffer;
@@ -28,16 +28,6 @@ impl<'a> Operand<'a> {
     pub(crate) fn contiguous(storage: &'a MetalStorage, layout: &Layout) -> Result<Self> {
         let count = layout.shape().elem_count();
         Self::dense(storage, layout, count, 1)
-    }
-
-    /// Read with `i % period`: dims broadcast at the front are not materialised.
-    pub(crate) fn periodic(storage: &'a MetalStorage, layout: &Layout) -> Result<Self> {
-        Self::dense(
-            storage,
-            &without_front(layout),
-            layout.shape().elem_count(),
-            1,
-        )
     }
 
     /// Read with `(i / repeat) % period`: dims broadcast at either end are not materialised.
@@ -111,14 +101,6 @@ impl<'a> Operand<'a> {
     /// Elements of the shape, broadcast dims included.
     pub(crate) fn count(&self) -> usize {
         self.count
-    }
-
-    pub(crate) fn period(&self) -> usize {
-        self.period
-    }
-
-    pub(crate) fn repeat(&self) -> usize {
-        self.repeat
     }
 
     pub(crate) fn dtype(&self) -> DType {
