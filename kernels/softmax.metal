@@ -69,10 +69,6 @@ inline float4 exp4(float4 v, float m, ulong left) {
     );
 }
 
-inline float sum4(float4 v) {
-    return (v.x + v.y) + (v.z + v.w);
-}
-
 // What to multiply the exponentials by, or to subtract from the scores. A masked row without scores becomes zeros.
 template <Kind kind>
 inline float last_step(float sum) {
