@@ -63,7 +63,7 @@ pub fn same_shape(op: &str, x: &Tensor, name: &str, other: &Tensor) -> Result<()
 
 /// `other` (called `name`) broadcasts to x's shape.
 pub fn broadcasts(op: &str, x: &Tensor, name: &str, other: &Tensor) -> Result<()> {
-    if other.layout().broadcast_as(x.shape()).is_err() {
+    if other.dims() != x.dims() && other.layout().broadcast_as(x.shape()).is_err() {
         let (a, b) = (other.shape(), x.shape());
         let message =
             format_args!("{name} of shape {a:?} does not broadcast to x's {b:?}").to_string();
@@ -103,6 +103,10 @@ pub fn untracked(op: &str, x: &Tensor) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+pub fn is_cpu_f32(x: &Tensor) -> bool {
+    x.dtype() == DType::F32 && x.device().is_cpu()
 }
 
 /// Whether our kernels serve this tensor's device and dtype; otherwise ops use their reference.

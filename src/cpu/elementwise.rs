@@ -48,19 +48,51 @@ impl<T: Element, M: Map<I, O>, const I: usize, const O: usize> Body<T, I, O> for
         y: [*mut T; O],
         n: usize,
     ) {
-        let mut i = 0;
-        while i < n {
+        // A vector that straddles cache lines takes two accesses: start where the output's don't.
+        let mut i = if O == 1 && n >= 8 * S::LANES {
+            let head = y[0].align_offset(S::LANES * size_of::<T>()) % S::LANES;
+            part(self, s, index, &x, &y, 0, head);
+            head
+        } else {
+            0
+        };
+        while i + S::LANES <= n {
             let mut args = [s.splat(0.0); I];
             // Plain loops: a closure might not inline into the target-feature function.
             for (arg, x) in args.iter_mut().zip(&x) {
-                *arg = T::load_upto(s, x.add(i), n - i);
+                *arg = T::load(s, x.add(i));
             }
             let out = self.map(s, index + i, args);
             for (out, y) in out.iter().zip(&y) {
-                T::store_upto(s, y.add(i), n - i, *out);
+                T::store(s, y.add(i), *out);
             }
             i += S::LANES;
         }
+        part(self, s, index, &x, &y, i, n - i);
+    }
+}
+
+/// The `n` < `LANES` elements from `i` on.
+#[inline(always)]
+unsafe fn part<S: Simd, T: Element, M: Map<I, O>, const I: usize, const O: usize>(
+    map: &M,
+    s: S,
+    index: usize,
+    x: &[*const T; I],
+    y: &[*mut T; O],
+    i: usize,
+    n: usize,
+) {
+    if n == 0 {
+        return;
+    }
+    let mut args = [s.splat(0.0); I];
+    for (arg, x) in args.iter_mut().zip(x) {
+        *arg = T::load_few(s, x.add(i), n);
+    }
+    let out = map.map(s, index + i, args);
+    for (out, y) in out.iter().zip(y) {
+        T::store_partial(s, y.add(i), n, *out);
     }
 }
 
@@ -104,6 +136,9 @@ impl<'a, T: Element> Input<'a, T> {
 
     /// The tensor broadcast to the shape of `to`.
     pub fn spread((data, layout): (&'a CpuStorage, &Layout), to: &Layout) -> Result<Self> {
+        if layout.dims() == to.dims() && layout.is_contiguous() {
+            return Self::dense((data, layout));
+        }
         let layout = layout.broadcast_as(to.shape())?;
         let data = gather::periodic(data.as_slice::<T>()?, &layout);
         if data.len() == to.shape().elem_count() {

@@ -144,12 +144,26 @@ pub fn tanh<S: Simd>(s: S, x: S::F) -> S::F {
     s.copysign(s.div(t, s.add(t, s.splat(2.0))), x)
 }
 
+/// e⁻ˣ + 1, the divisor of the logistic function: inf for x below −88.4, 1 for large x.
+#[inline(always)]
+pub fn one_plus_exp_neg<S: Simd>(s: S, x: S::F) -> S::F {
+    // 2ⁿ becomes inf at n = 128, and e⁻ˣ vanishes beside 1 long before n = −126. x second, so that a NaN
+    // passes through.
+    let x = s.min(s.splat(87.0), s.max(s.splat(-89.0), x));
+    // As in `exp_nonpositive`: the low bits are the exponent field of 2ⁿ.
+    let magic = s.splat(12_582_912.0 + 127.0);
+    let shifted = s.fnma(x, s.splat(std::f32::consts::LOG2_E), magic);
+    let n = s.sub(magic, shifted);
+    // r = −x − (−n)·ln 2
+    let r = s.fma(n, s.splat(LN2_LO), s.fma(n, s.splat(LN2_HI), s.neg(x)));
+    let scale = s.float(s.shl::<23>(s.bits(shifted)));
+    let p = s.fma(s.mul(r, r), poly(s, r, EXPM1), r);
+    s.fma(s.add(p, s.splat(1.0)), scale, s.splat(1.0))
+}
+
 #[inline(always)]
 pub fn sigmoid<S: Simd>(s: S, x: S::F) -> S::F {
-    // With e = exp(−|x|) ≤ 1 nothing overflows: 1/(1+e) on the right, e/(1+e) on the left.
-    let e = exp_nonpositive(s, s.neg(s.abs(x)));
-    let r = s.div(s.splat(1.0), s.add(s.splat(1.0), e));
-    s.select(s.lt(x, s.splat(0.0)), s.mul(e, r), r)
+    s.div(s.splat(1.0), one_plus_exp_neg(s, x))
 }
 
 /// σ′(x) = σ(x)(1 − σ(x)), without the cancellation.

@@ -1,20 +1,22 @@
-//! Splitting work over rayon's global pool; small work stays on the calling thread.
+//! Splitting work over Candle's own thread pool; small work stays on the calling thread.
+//!
+//! Candle's workers spin for a moment after each op, so that handing them the next one takes a
+//! microsecond or two. A second pool would take ten times that, and find the cores taken by the spinning.
 
-use rayon::prelude::*;
+use candle_core::utils::barrier_pool;
 use std::ops::Range;
 
-/// Work below this stays on the calling thread. One unit is a cheap element (a load, an add, a store:
-/// 0.1 ns); waking a second thread takes 10 to 20 µs.
-const MIN_PARALLEL: usize = 256 * 1024;
+/// Work below this stays on the calling thread. One unit is a cheap element: a load, an add, a store, 0.1 ns.
+const MIN_PARALLEL: usize = 128 * 1024;
 
 /// The smallest share worth handing to another thread, in the same units.
-const MIN_SHARE: usize = MIN_PARALLEL / 2;
+const MIN_SHARE: usize = 16 * 1024;
 
 /// The cost in these units of an element that needs an exponential.
 pub const EXP: usize = 8;
 
 /// Covers `0..n` by ranges, in parallel when `n · cost` is worth it. Every range but the last is a
-/// multiple of `align` long.
+/// multiple of `align` long. `work` must not come back here: the pool takes one call at a time.
 pub fn ranges(n: usize, cost: usize, align: usize, work: impl Fn(Range<usize>) + Sync + Send) {
     if n == 0 {
         return;
@@ -22,16 +24,15 @@ pub fn ranges(n: usize, cost: usize, align: usize, work: impl Fn(Range<usize>) +
     if n.saturating_mul(cost) < MIN_PARALLEL || n <= align {
         return work(0..n);
     }
-    let threads = rayon::current_num_threads();
-    if threads == 1 {
-        return work(0..n);
-    }
-    // Four shares per thread even out a busy core.
-    let share = n.div_ceil(threads * 4).max(MIN_SHARE.div_ceil(cost.max(1)));
+    let pool = barrier_pool();
+    // Eight shares per thread even out a busy core.
+    let share = n
+        .div_ceil(8 * (pool.n_workers() + 1))
+        .max(MIN_SHARE.div_ceil(cost.max(1)));
     let share = share.next_multiple_of(align);
-    (0..n.div_ceil(share))
-        .into_par_iter()
-        .for_each(|i| work(i * share..n.min((i + 1) * share)));
+    pool.execute_chunked(n.div_ceil(share), |shares| {
+        work(shares.start * share..n.min(shares.end * share))
+    });
 }
 
 /// A pointer that threads may share because they touch disjoint parts behind it.

@@ -8,6 +8,7 @@ use candle_core::{
     CpuStorage, CustomOp1, CustomOp2, CustomOp3, InplaceOp1, InplaceOp2, InplaceOp3, Layout,
     Result, Shape, Tensor,
 };
+use std::sync::{Mutex, PoisonError};
 
 /// A tensor as an op gets to see it.
 pub type Arg<'a, S> = (&'a S, &'a Layout);
@@ -67,6 +68,19 @@ pub trait AffineNorm: Copy + Send + Sync + 'static {
     ) -> Result<(MetalStorage, Shape)>;
 }
 
+/// A weight of ones for `bias`. The last one is kept: a layer asks for the same at every step.
+fn ones_like(bias: &Tensor) -> Result<Tensor> {
+    static LAST: Mutex<Option<Tensor>> = Mutex::new(None);
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(ones) = &*last {
+        let alike = ones.dims() == bias.dims() && ones.dtype() == bias.dtype();
+        if alike && ones.device().same_device(bias.device()) {
+            return Ok(ones.clone());
+        }
+    }
+    Ok(last.insert(bias.detach().ones_like()?).clone())
+}
+
 /// A norm as a CustomOp.
 #[derive(Clone, Copy, Debug)]
 pub struct Affine<N>(pub N);
@@ -78,7 +92,7 @@ impl<N: AffineNorm> Affine<N> {
             [None, None] => apply::op1(x, self),
             [Some(weight), None] => apply::op2(x, weight, self),
             [Some(weight), Some(bias)] => apply::op3(x, weight, bias, self),
-            [None, Some(bias)] => apply::op3(x, &bias.ones_like()?, bias, self),
+            [None, Some(bias)] => apply::op3(x, &ones_like(bias)?, bias, self),
         }
     }
 
@@ -88,7 +102,7 @@ impl<N: AffineNorm> Affine<N> {
             [None, None] => apply::inplace1(x, self),
             [Some(weight), None] => apply::inplace2(x, weight, self),
             [Some(weight), Some(bias)] => apply::inplace3(x, weight, bias, self),
-            [None, Some(bias)] => apply::inplace3(x, &bias.ones_like()?, bias, self),
+            [None, Some(bias)] => apply::inplace3(x, &ones_like(bias)?, bias, self),
         }
     }
 

@@ -5,7 +5,8 @@ use crate::cpu::elementwise::{self, Body, Input, Map};
 use crate::cpu::simd::{dispatch, Kernel, Simd};
 use crate::cpu::staged::{Around, Function, Part};
 use crate::cpu::{element::Element, gather, math, parallel, with_float};
-use candle_core::{CpuStorage, Layout, Result, Shape};
+use candle_core::backend::BackendStorage;
+use candle_core::{op, CpuStorage, Layout, Result, Shape};
 
 /// One activation: its value and its derivative. Methods must be `inline(always)`.
 pub trait ActFn: Copy + Send + Sync {
@@ -48,11 +49,11 @@ act_fns! {
         let r = s.max(x, s.splat(0.0));
         s.add(r, r)
     };
-    Gelu, parallel::EXP, |s, x| s.mul(x, math::sigmoid(s, gelu_twice_u(s, x))),
+    Gelu, parallel::EXP, |s, x| s.div(x, math::one_plus_exp_neg(s, gelu_twice_u(s, x))),
         gelu_slope(s, x);
     GeluErf, 2 * parallel::EXP, |s, x| s.mul(x, math::normal_cdf(s, x)),
         s.add(math::normal_cdf(s, x), times_vanishing(s, x, math::normal_pdf(s, x)));
-    Silu, parallel::EXP, |s, x| s.mul(x, math::sigmoid(s, x)),
+    Silu, parallel::EXP, |s, x| s.div(x, math::one_plus_exp_neg(s, x)),
         s.add(math::sigmoid(s, x), times_vanishing(s, x, math::sigmoid_slope(s, x)));
     Sigmoid, parallel::EXP, |s, x| math::sigmoid(s, x), math::sigmoid_slope(s, x);
     // 1 − tanh²x = 4σ′(2x), without the cancellation.
@@ -242,7 +243,7 @@ impl Around<2, 1, 1> for Backward {
     }
 }
 
-/// ReLU on the elements as they are: without widening, 16-bit types run at the speed of memory.
+/// ReLU on 16-bit elements as they are: without widening they run at the speed of memory.
 #[derive(Clone, Copy)]
 struct ReluBits;
 
@@ -259,36 +260,30 @@ impl<T: Element> Body<T, 1, 1> for ReluBits {
         [y]: [*mut T; 1],
         n: usize,
     ) {
-        const BLOCK: usize = 64;
-        let mut i = 0;
-        while i + BLOCK <= n {
-            relu_block::<T, BLOCK>(x.add(i), y.add(i), BLOCK);
-            i += BLOCK;
-        }
-        if i < n {
-            relu_block::<T, BLOCK>(x.add(i), y.add(i), n - i);
+        // Two loops that the compiler vectorises by itself; one would have to reckon with any overlap.
+        if std::ptr::eq(x, y) {
+            for i in 0..n {
+                *y.add(i) = (*y.add(i)).relu();
+            }
+        } else {
+            for i in 0..n {
+                *y.add(i) = (*x.add(i)).relu();
+            }
         }
     }
-}
-
-/// Through the stack, since x may be y; a whole block then stays in registers.
-#[inline(always)]
-unsafe fn relu_block<T: Element, const BLOCK: usize>(x: *const T, y: *mut T, n: usize) {
-    let mut block = [T::ZERO; BLOCK];
-    std::ptr::copy_nonoverlapping(x, block.as_mut_ptr(), n);
-    for v in &mut block {
-        *v = v.relu();
-    }
-    std::ptr::copy_nonoverlapping(block.as_ptr(), y, n);
 }
 
 pub fn forward(act: Act, x: &CpuStorage, l: &Layout) -> Result<(CpuStorage, Shape)> {
     let n = l.shape().elem_count();
+    // Stock's loop runs at the speed of memory.
+    if let (Act::Relu, CpuStorage::F32(_)) = (act, x) {
+        return Ok((x.unary_impl::<op::Relu>(l)?, l.shape().clone()));
+    }
     let out = with_float!(NAME, x, T => {
         let x = [Input::<T>::dense((x, l))?];
         Ok(T::wrap(match act {
-            Act::Relu => elementwise::map(n, x, ReluBits),
-            act => with_body!(Forward, act, |body| elementwise::map(n, x, body)),
+            Act::Relu if size_of::<T>() == 2 => elementwise::map(n, x, ReluBits),
+            act => with_act!(act, |a| elementwise::map(n, x, Direct(Forward, a))),
         }))
     })?;
     Ok((out, l.shape().clone()))
@@ -297,10 +292,14 @@ pub fn forward(act: Act, x: &CpuStorage, l: &Layout) -> Result<(CpuStorage, Shap
 pub fn forward_inplace(act: Act, x: &mut CpuStorage, l: &Layout) -> Result<()> {
     with_float!(NAME, x, |x: &[T]| {
         gather::update(x, l, |x: &mut [T]| {
-            if act == Act::Relu {
+            if act == Act::Relu && size_of::<T>() == 2 {
                 return elementwise::map_in_place(x, [], ReluBits);
             }
-            with_body!(Forward, act, |body| elementwise::map_in_place(x, [], body))
+            with_act!(act, |a| elementwise::map_in_place(
+                x,
+                [],
+                Direct(Forward, a)
+            ))
         });
         Ok(())
     })
@@ -314,7 +313,7 @@ pub fn backward(
     let n = xl.shape().elem_count();
     let out = with_float!(NAME, x, T => {
         let inputs = [Input::<T>::dense((x, xl))?, Input::dense(g)?];
-        Ok(T::wrap(with_body!(Backward, act, |body| elementwise::map(n, inputs, body))))
+        Ok(T::wrap(with_act!(act, |a| elementwise::map(n, inputs, Direct(Backward, a)))))
     })?;
     Ok((out, xl.shape().clone()))
 }

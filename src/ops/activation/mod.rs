@@ -7,7 +7,9 @@ mod metal;
 use crate::{apply, check};
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
-use candle_core::{CpuStorage, CustomOp1, CustomOp2, InplaceOp1, Layout, Result, Shape, Tensor};
+use candle_core::{
+    CpuStorage, CustomOp1, CustomOp2, DType, InplaceOp1, Layout, Result, Shape, Tensor,
+};
 
 const NAME: &str = "activation";
 
@@ -78,10 +80,18 @@ pub fn activation(x: &Tensor, act: Act) -> Result<Tensor> {
     if act == Act::Identity {
         return Ok(x.clone());
     }
-    if !check::served(x) {
+    if stock_relu(x, act) || !check::served(x) {
         return reference(x, act);
     }
     apply::op1(x, Activation(act))
+}
+
+/// Stock's ReLU, unlike its backward, runs at the speed of memory; in 16 bits, of the cache.
+fn stock_relu(x: &Tensor, act: Act) -> bool {
+    act == Act::Relu
+        && !x.track_op()
+        && x.device().is_cpu()
+        && (x.dtype() == DType::F32 || x.elem_count() < 16 * 1024)
 }
 
 /// `x = act(x)` in x's own memory, for inference.

@@ -1,67 +1,111 @@
-//! Maps that make the mask as they go.
+//! Elementwise ops that make their mask as they go.
 
-use super::philox::{philox, Mask};
+use super::philox::{Mask, BLOCK};
 use super::{Dropout, DropoutAdd, NAME};
-use crate::cpu::elementwise::{self, Input, Map};
-use crate::cpu::simd::{Simd, MAX_LANES};
+use crate::cpu::elementwise::{self, Body, Input};
+use crate::cpu::simd::Simd;
 use crate::cpu::{element::Element, gather, with_float};
 use candle_core::{CpuStorage, Layout, Result, Shape};
 
 /// Cost of ten Philox rounds, in units of [`crate::cpu::parallel`].
 const COST: usize = 16;
 
-/// x times the mask; a dropped NaN or infinity is 0.
-#[inline(always)]
-fn masked<S: Simd>(s: S, mask: &Mask, index: usize, x: S::F) -> S::F {
-    let mut factors = [0f32; MAX_LANES];
-    if index.is_multiple_of(4) {
-        for block in 0..S::LANES / 4 {
-            let words = philox(mask.seed, (index / 4 + block) as u64);
-            for (k, &word) in words.iter().enumerate() {
-                factors[4 * block + k] = mask.keep(word);
+/// What is masked, and what is done with it.
+trait Around<const I: usize>: Copy + Send + Sync {
+    /// The element that the mask keeps or drops. Must be `inline(always)`, as `out`.
+    fn masked<S: Simd>(s: S, x: [S::F; I]) -> S::F;
+    fn out<S: Simd>(s: S, x: [S::F; I], masked: S::F) -> S::F;
+}
+
+/// x
+#[derive(Clone, Copy)]
+struct Plain;
+
+impl Around<1> for Plain {
+    #[inline(always)]
+    fn masked<S: Simd>(_: S, [x]: [S::F; 1]) -> S::F {
+        x
+    }
+    #[inline(always)]
+    fn out<S: Simd>(_: S, _: [S::F; 1], masked: S::F) -> S::F {
+        masked
+    }
+}
+
+/// max(x, 0)
+#[derive(Clone, Copy)]
+struct Relu;
+
+impl Around<1> for Relu {
+    #[inline(always)]
+    fn masked<S: Simd>(s: S, [x]: [S::F; 1]) -> S::F {
+        s.max(x, s.splat(0.0))
+    }
+    #[inline(always)]
+    fn out<S: Simd>(_: S, _: [S::F; 1], masked: S::F) -> S::F {
+        masked
+    }
+}
+
+/// x, then plus the residual
+#[derive(Clone, Copy)]
+struct Add;
+
+impl Around<2> for Add {
+    #[inline(always)]
+    fn masked<S: Simd>(_: S, [x, _]: [S::F; 2]) -> S::F {
+        x
+    }
+    #[inline(always)]
+    fn out<S: Simd>(s: S, [_, residual]: [S::F; 2], masked: S::F) -> S::F {
+        s.add(masked, residual)
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Masked<A>(A, Mask);
+
+impl<T: Element, A: Around<I>, const I: usize> Body<T, I, 1> for Masked<A> {
+    fn cost(&self) -> usize {
+        COST
+    }
+
+    #[inline(always)]
+    unsafe fn stretch<S: Simd>(
+        &self,
+        s: S,
+        index: usize,
+        x: [*const T; I],
+        [y]: [*mut T; 1],
+        n: usize,
+    ) {
+        let mut factors = [0f32; BLOCK];
+        let mut start = 0;
+        while start < n {
+            let len = BLOCK.min(n - start);
+            if (index + start).is_multiple_of(4) {
+                self.1.factors(index + start, &mut factors);
+            } else {
+                for (k, factor) in factors.iter_mut().enumerate().take(len) {
+                    *factor = self.1.factor(index + start + k);
+                }
             }
+            let mut i = 0;
+            while i < len {
+                let mut args = [s.splat(0.0); I];
+                for (arg, x) in args.iter_mut().zip(&x) {
+                    *arg = T::load_upto(s, x.add(start + i), len - i);
+                }
+                // A dropped NaN or infinity is 0.
+                let factor = s.load_f32(factors.as_ptr().add(i));
+                let kept = s.mul(A::masked(s, args), factor);
+                let dropped = s.eq(factor, s.splat(0.0));
+                let out = A::out(s, args, s.select(dropped, s.splat(0.0), kept));
+                T::store_upto(s, y.add(start + i), len - i, out);
+                i += S::LANES;
+            }
+            start += len;
         }
-    } else {
-        for (k, factor) in factors.iter_mut().enumerate().take(S::LANES) {
-            *factor = mask.factor(index + k);
-        }
-    }
-    // SAFETY: the array has MAX_LANES values.
-    let factors = unsafe { s.load_f32(factors.as_ptr()) };
-    let dropped = s.eq(factors, s.splat(0.0));
-    s.select(dropped, s.splat(0.0), s.mul(x, factors))
-}
-
-#[derive(Clone, Copy)]
-struct Masked(Mask);
-
-impl Map<1, 1> for Masked {
-    const COST: usize = COST;
-    #[inline(always)]
-    fn map<S: Simd>(&self, s: S, index: usize, [x]: [S::F; 1]) -> [S::F; 1] {
-        [masked(s, &self.0, index, x)]
-    }
-}
-
-#[derive(Clone, Copy)]
-struct MaskedRelu(Mask);
-
-impl Map<1, 1> for MaskedRelu {
-    const COST: usize = COST;
-    #[inline(always)]
-    fn map<S: Simd>(&self, s: S, index: usize, [x]: [S::F; 1]) -> [S::F; 1] {
-        [masked(s, &self.0, index, s.max(x, s.splat(0.0)))]
-    }
-}
-
-#[derive(Clone, Copy)]
-struct MaskedAdd(Mask);
-
-impl Map<2, 1> for MaskedAdd {
-    const COST: usize = COST;
-    #[inline(always)]
-    fn map<S: Simd>(&self, s: S, index: usize, [x, residual]: [S::F; 2]) -> [S::F; 1] {
-        [s.add(masked(s, &self.0, index, x), residual)]
     }
 }
 
@@ -70,9 +114,9 @@ pub fn forward(op: Dropout, x: &CpuStorage, l: &Layout) -> Result<(CpuStorage, S
     let out = with_float!(NAME, x, T => {
         let x = Input::<T>::dense((x, l))?;
         Ok(T::wrap(if op.relu {
-            elementwise::map(n, [x], MaskedRelu(mask))
+            elementwise::map(n, [x], Masked(Relu, mask))
         } else {
-            elementwise::map(n, [x], Masked(mask))
+            elementwise::map(n, [x], Masked(Plain, mask))
         }))
     })?;
     Ok((out, l.shape().clone()))
@@ -83,9 +127,9 @@ pub fn forward_inplace(op: Dropout, x: &mut CpuStorage, l: &Layout) -> Result<()
     with_float!(NAME, x, |x: &[T]| {
         gather::update(x, l, |x: &mut [T]| {
             if op.relu {
-                elementwise::map_in_place(x, [], MaskedRelu(mask))
+                elementwise::map_in_place(x, [], Masked(Relu, mask))
             } else {
-                elementwise::map_in_place(x, [], Masked(mask))
+                elementwise::map_in_place(x, [], Masked(Plain, mask))
             }
         });
         Ok(())
@@ -100,7 +144,7 @@ pub fn forward_add(
     let (n, mask) = (xl.shape().elem_count(), Mask::new(op.p, op.seed));
     let out = with_float!(NAME, x, T => {
         let inputs = [Input::<T>::dense((x, xl))?, Input::dense(residual)?];
-        Ok(T::wrap(elementwise::map(n, inputs, MaskedAdd(mask))))
+        Ok(T::wrap(elementwise::map(n, inputs, Masked(Add, mask))))
     })?;
     Ok((out, xl.shape().clone()))
 }

@@ -8,7 +8,7 @@
 mod cpu;
 #[cfg(feature = "metal")]
 mod metal;
-mod philox;
+pub(crate) mod philox;
 
 use super::activation::{self, Act, ActivationBwd};
 use crate::{apply, check};

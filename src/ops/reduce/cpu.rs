@@ -15,7 +15,7 @@ const BLOCK: usize = 64 * 1024;
 
 /// Elements that are read and added in the time of one unit of [`parallel`]'s cost, and more: one core adds
 /// as fast as the caches deliver, so that a second one helps with what comes from memory only.
-const READS: usize = 8;
+const READS: usize = 32;
 
 pub fn forward(op: Reduce, x: &CpuStorage, l: &Layout) -> Result<(CpuStorage, Shape)> {
     let (rows, cols) = op.over.split(l.shape());
