@@ -63,7 +63,10 @@ pub fn same_shape(op: &str, x: &Tensor, name: &str, other: &Tensor) -> Result<()
 
 /// `other` (called `name`) broadcasts to x's shape.
 pub fn broadcasts(op: &str, x: &Tensor, name: &str, other: &Tensor) -> Result<()> {
-    if other.dims() != x.dims() && other.layout().broadcast_as(x.shape()).is_err() {
+    let (dims, to) = (other.dims(), x.dims());
+    let tail = &to[to.len().saturating_sub(dims.len())..];
+    let fits = |(&d, &to): (&usize, &usize)| d == to || d == 1;
+    if dims.len() > to.len() || !dims.iter().zip(tail).all(fits) {
         let (a, b) = (other.shape(), x.shape());
         let message =
             format_args!("{name} of shape {a:?} does not broadcast to x's {b:?}").to_string();
@@ -103,10 +106,6 @@ pub fn untracked(op: &str, x: &Tensor) -> Result<()> {
         ));
     }
     Ok(())
-}
-
-pub fn is_cpu_f32(x: &Tensor) -> bool {
-    x.dtype() == DType::F32 && x.device().is_cpu()
 }
 
 /// Whether our kernels serve this tensor's device and dtype; otherwise ops use their reference.

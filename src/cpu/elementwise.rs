@@ -16,8 +16,7 @@ pub trait Map<const I: usize, const O: usize>: Copy + Send + Sync {
     fn map<S: Simd>(&self, s: S, index: usize, x: [S::F; I]) -> [S::F; O];
 }
 
-/// What is done with a stretch of elements that lie side by side: a [`Map`], or a
-/// [`Staged`](super::staged::Staged) one.
+/// What is done with a stretch of elements that lie side by side: a [`Map`], or a loop of its own.
 pub trait Body<T, const I: usize, const O: usize>: Copy + Send + Sync {
     /// How an element compares to a plain copy (see [`parallel`]).
     fn cost(&self) -> usize;
@@ -49,13 +48,11 @@ impl<T: Element, M: Map<I, O>, const I: usize, const O: usize> Body<T, I, O> for
         n: usize,
     ) {
         // A vector that straddles cache lines takes two accesses: start where the output's don't.
-        let mut i = if O == 1 && n >= 8 * S::LANES {
-            let head = y[0].align_offset(S::LANES * size_of::<T>()) % S::LANES;
-            part(self, s, index, &x, &y, 0, head);
-            head
-        } else {
-            0
+        let head = match n >= 8 * S::LANES {
+            true => y[0].align_offset(S::LANES * size_of::<T>()) % S::LANES,
+            false => 0,
         };
+        let mut i = head;
         while i + S::LANES <= n {
             let mut args = [s.splat(0.0); I];
             // Plain loops: a closure might not inline into the target-feature function.
@@ -68,31 +65,20 @@ impl<T: Element, M: Map<I, O>, const I: usize, const O: usize> Body<T, I, O> for
             }
             i += S::LANES;
         }
-        part(self, s, index, &x, &y, i, n - i);
-    }
-}
-
-/// The `n` < `LANES` elements from `i` on.
-#[inline(always)]
-unsafe fn part<S: Simd, T: Element, M: Map<I, O>, const I: usize, const O: usize>(
-    map: &M,
-    s: S,
-    index: usize,
-    x: &[*const T; I],
-    y: &[*mut T; O],
-    i: usize,
-    n: usize,
-) {
-    if n == 0 {
-        return;
-    }
-    let mut args = [s.splat(0.0); I];
-    for (arg, x) in args.iter_mut().zip(x) {
-        *arg = T::load_few(s, x.add(i), n);
-    }
-    let out = map.map(s, index + i, args);
-    for (out, y) in out.iter().zip(y) {
-        T::store_partial(s, y.add(i), n, *out);
+        // What is left at both ends.
+        for (i, n) in [(0, head), (i, n - i)] {
+            if n == 0 {
+                continue;
+            }
+            let mut args = [s.splat(0.0); I];
+            for (arg, x) in args.iter_mut().zip(&x) {
+                *arg = T::load_few(s, x.add(i), n);
+            }
+            let out = self.map(s, index + i, args);
+            for (out, y) in out.iter().zip(&y) {
+                T::store_partial(s, y.add(i), n, *out);
+            }
+        }
     }
 }
 
@@ -136,12 +122,15 @@ impl<'a, T: Element> Input<'a, T> {
 
     /// The tensor broadcast to the shape of `to`.
     pub fn spread((data, layout): (&'a CpuStorage, &Layout), to: &Layout) -> Result<Self> {
-        if layout.dims() == to.dims() && layout.is_contiguous() {
-            return Self::dense((data, layout));
-        }
-        let layout = layout.broadcast_as(to.shape())?;
-        let data = gather::periodic(data.as_slice::<T>()?, &layout);
-        if data.len() == to.shape().elem_count() {
+        let (n, whole) = (to.shape().elem_count(), layout.shape().elem_count());
+        let data = data.as_slice::<T>()?;
+        let data = if whole == n || to.dims().ends_with(layout.dims()) {
+            // Dims of size 1 and leading ones change nothing in what is repeated.
+            gather::contiguous(data, layout)
+        } else {
+            gather::periodic(data, &layout.broadcast_as(to.shape())?)
+        };
+        if data.len() == n {
             let walk = Walk::contiguous(data.len());
             return Ok(Self(data, walk));
         }

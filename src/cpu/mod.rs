@@ -11,7 +11,6 @@ pub mod row_op;
 pub mod row_view;
 pub mod rows;
 pub mod simd;
-pub mod staged;
 
 /// Runs `$body` with `$T` bound to the storage's element type and, in the closure form, `$s` to its
 /// elements.

@@ -6,6 +6,7 @@
 
 #[cfg(target_arch = "aarch64")]
 mod neon;
+#[cfg(any(test, not(target_arch = "aarch64")))]
 mod portable;
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -209,36 +210,32 @@ pub enum Isa {
     Avx2,
     #[cfg(target_arch = "aarch64")]
     Neon,
+    /// For CPUs without the others, and for tests. AArch64 always has NEON.
+    #[cfg(any(test, not(target_arch = "aarch64")))]
     Portable,
 }
 
 impl Isa {
     /// What this CPU can run, best first.
     pub fn available() -> Vec<Isa> {
+        let mut all = Vec::new();
         #[cfg(target_arch = "x86_64")]
         {
             let avx2 = is_x86_feature_detected!("avx2")
                 && is_x86_feature_detected!("fma")
                 && is_x86_feature_detected!("f16c");
-            let avx512 = avx2 && is_x86_feature_detected!("avx512f");
-            let all = [
-                (avx512, Isa::Avx512),
-                (avx2, Isa::Avx2),
-                (true, Isa::Portable),
-            ];
-            all.iter()
-                .filter(|(here, _)| *here)
-                .map(|(_, isa)| *isa)
-                .collect()
+            if avx2 && is_x86_feature_detected!("avx512f") {
+                all.push(Isa::Avx512);
+            }
+            if avx2 {
+                all.push(Isa::Avx2);
+            }
         }
         #[cfg(target_arch = "aarch64")]
-        {
-            vec![Isa::Neon, Isa::Portable]
-        }
-        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-        {
-            vec![Isa::Portable]
-        }
+        all.push(Isa::Neon);
+        #[cfg(any(test, not(target_arch = "aarch64")))]
+        all.push(Isa::Portable);
+        all
     }
 
     /// Runs the kernel with this instruction set.
@@ -254,6 +251,7 @@ impl Isa {
             Isa::Avx2 => x86::run_avx2(kernel),
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => kernel.run(neon::Neon),
+            #[cfg(any(test, not(target_arch = "aarch64")))]
             Isa::Portable => kernel.run(portable::Portable),
         }
     }

@@ -2,8 +2,7 @@
 
 use super::{Act, NAME};
 use crate::cpu::elementwise::{self, Body, Input, Map};
-use crate::cpu::simd::{dispatch, Kernel, Simd};
-use crate::cpu::staged::{Around, Function, Part};
+use crate::cpu::simd::Simd;
 use crate::cpu::{element::Element, gather, math, parallel, with_float};
 use candle_core::backend::BackendStorage;
 use candle_core::{op, CpuStorage, Layout, Result, Shape};
@@ -106,92 +105,45 @@ impl ActFn for LeakyRelu {
     }
 }
 
-/// Runs `$body` with `$a` bound to the functor of `$act`, so that the kind is a type in inner loops.
-macro_rules! with_act {
-    ($act:expr, |$a:ident| $body:expr) => {
-        with_act!(@ $act, $a, $body;
-            Act::Identity => Identity, Act::Relu => Relu, Act::Relu2 => Relu2,
-            Act::LeakyRelu(slope) => LeakyRelu(slope), Act::Gelu => Gelu, Act::GeluErf => GeluErf,
-            Act::Silu => Silu, Act::Sigmoid => Sigmoid, Act::Tanh => Tanh, Act::Softplus => Softplus)
+/// Runs `$run` with `$body` bound to the op `$around` with the activation `$act` in its middle; the kind is
+/// a type in the inner loop.
+macro_rules! with_body {
+    ($around:expr, $act:expr, |$body:ident| $run:expr) => {
+        $crate::ops::activation::cpu::with_body!(@ $around, $act, $body, $run;
+            Identity, Relu, Relu2, LeakyRelu(slope), Gelu, GeluErf, Silu, Sigmoid, Tanh, Softplus)
     };
-    (@ $act:expr, $a:ident, $body:expr; $($kind:pat => $functor:expr),*) => {
+    (@ $around:expr, $act:expr, $body:ident, $run:expr; $($kind:ident $(($param:ident))?),*) => {
         match $act {
-            $($kind => {
-                let $a = $functor;
-                $body
+            $($crate::ops::activation::Act::$kind $(($param))? => {
+                let act = $crate::ops::activation::cpu::$kind $(($param))?;
+                let $body = $crate::ops::activation::cpu::Fused($around, act);
+                $run
             })*
         }
     };
 }
-
-impl Function for Act {
-    fn cost(&self) -> usize {
-        fn cost<A: ActFn>(_: A) -> usize {
-            A::COST
-        }
-        with_act!(*self, |a| cost(a))
-    }
-    fn value(&self, block: &mut [f32]) {
-        with_act!(*self, |a| dispatch(Values(a, block)))
-    }
-    fn slope(&self, block: &mut [f32]) {
-        with_act!(*self, |a| dispatch(Slopes(a, block)))
-    }
-}
-
-struct Values<'a, A>(A, &'a mut [f32]);
-struct Slopes<'a, A>(A, &'a mut [f32]);
-
-macro_rules! block_kernel {
-    ($name:ident, $method:ident) => {
-        impl<A: ActFn> Kernel for $name<'_, A> {
-            type Output = ();
-            #[inline(always)]
-            fn run<S: Simd>(self, s: S) {
-                for z in self.1.chunks_exact_mut(S::LANES) {
-                    // SAFETY: the chunk has LANES elements.
-                    unsafe {
-                        let y = self.0.$method(s, s.load_f32(z.as_ptr()));
-                        s.store_f32(z.as_mut_ptr(), y);
-                    }
-                }
-            }
-        }
-    };
-}
-block_kernel!(Values, value);
-block_kernel!(Slopes, slope);
-
-/// Runs `$run` with `$body` bound to the op `$around` with the activation in its middle. Activations
-/// that are next to free are compiled into the op's own loop.
-macro_rules! with_body {
-    ($around:expr, $act:expr, |$body:ident| $run:expr) => {{
-        use $crate::ops::activation::{cpu as fns, Act};
-        match &$act {
-            Act::Identity => {
-                let $body = fns::Direct($around, fns::Identity);
-                $run
-            }
-            Act::Relu => {
-                let $body = fns::Direct($around, fns::Relu);
-                $run
-            }
-            act => {
-                let (around, function) = ($around, *act);
-                let function: &dyn $crate::cpu::staged::Function = &function;
-                let $body = $crate::cpu::staged::Staged { around, function };
-                $run
-            }
-        }
-    }};
-}
 pub(crate) use with_body;
+
+/// What an op takes of the activation in its middle.
+#[derive(Clone, Copy)]
+pub enum Part {
+    Value,
+    Slope,
+}
+
+/// What stands before and after the activation: z of the inputs, the outputs of the inputs and K parts
+/// of act(z). Methods must be `inline(always)`.
+pub trait Around<const I: usize, const K: usize, const O: usize>: Copy + Send + Sync {
+    const PARTS: [Part; K];
+    fn z<S: Simd>(&self, s: S, x: [S::F; I]) -> S::F;
+    fn out<S: Simd>(&self, s: S, x: [S::F; I], parts: [S::F; K]) -> [S::F; O];
+}
 
 /// An op around an activation, in one loop.
 #[derive(Clone, Copy)]
-pub struct Direct<P, A, const K: usize>(pub P, pub A);
+pub struct Fused<P, A, const K: usize>(pub P, pub A);
 
-impl<P, A, const I: usize, const K: usize, const O: usize> Map<I, O> for Direct<P, A, K>
+impl<P, A, const I: usize, const K: usize, const O: usize> Map<I, O> for Fused<P, A, K>
 where
     P: Around<I, K, O>,
     A: ActFn,
@@ -283,7 +235,7 @@ pub fn forward(act: Act, x: &CpuStorage, l: &Layout) -> Result<(CpuStorage, Shap
         let x = [Input::<T>::dense((x, l))?];
         Ok(T::wrap(match act {
             Act::Relu if size_of::<T>() == 2 => elementwise::map(n, x, ReluBits),
-            act => with_act!(act, |a| elementwise::map(n, x, Direct(Forward, a))),
+            act => with_body!(Forward, act, |body| elementwise::map(n, x, body)),
         }))
     })?;
     Ok((out, l.shape().clone()))
@@ -295,11 +247,7 @@ pub fn forward_inplace(act: Act, x: &mut CpuStorage, l: &Layout) -> Result<()> {
             if act == Act::Relu && size_of::<T>() == 2 {
                 return elementwise::map_in_place(x, [], ReluBits);
             }
-            with_act!(act, |a| elementwise::map_in_place(
-                x,
-                [],
-                Direct(Forward, a)
-            ))
+            with_body!(Forward, act, |body| elementwise::map_in_place(x, [], body))
         });
         Ok(())
     })
@@ -313,7 +261,7 @@ pub fn backward(
     let n = xl.shape().elem_count();
     let out = with_float!(NAME, x, T => {
         let inputs = [Input::<T>::dense((x, xl))?, Input::dense(g)?];
-        Ok(T::wrap(with_act!(act, |a| elementwise::map(n, inputs, Direct(Backward, a)))))
+        Ok(T::wrap(with_body!(Backward, act, |body| elementwise::map(n, inputs, body))))
     })?;
     Ok((out, xl.shape().clone()))
 }

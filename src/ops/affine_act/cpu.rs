@@ -3,9 +3,8 @@
 use super::NAME;
 use crate::cpu::elementwise::{self, Input};
 use crate::cpu::simd::Simd;
-use crate::cpu::staged::{Around, Part};
 use crate::cpu::{element::Element, gather, with_float};
-use crate::ops::activation::cpu::with_body;
+use crate::ops::activation::cpu::{with_body, Around, Part};
 use crate::ops::activation::Act;
 use candle_core::{CpuStorage, Layout, Result, Shape};
 

@@ -7,12 +7,14 @@ mod cpu;
 #[cfg(feature = "metal")]
 mod metal;
 
-use super::activation::{self, Act};
+use super::activation::{self, Act, STOCK_MOST};
 use super::reduce::sum_to;
 use crate::{apply, check};
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
-use candle_core::{CpuStorage, CustomOp2, CustomOp3, InplaceOp2, Layout, Result, Shape, Tensor};
+use candle_core::{
+    CpuStorage, CustomOp2, CustomOp3, DType, InplaceOp2, Layout, Result, Shape, Tensor,
+};
 
 const NAME: &str = "binary_act";
 
@@ -89,12 +91,19 @@ fn check_args(x: &Tensor, y: &Tensor) -> Result<()> {
 
 fn apply(x: &Tensor, y: &Tensor, op: BinaryOp, act: Act) -> Result<Tensor> {
     check_args(x, y)?;
-    // Stock's f32 loops are at the speed of memory.
-    let plain = act == Act::Identity && check::is_cpu_f32(x) && x.dims() == y.dims();
-    if plain || !check::served(x) {
+    if stock_loop(x, y, act) || !check::served(x) {
         return reference(x, y, op, act);
     }
     apply::op2(x, y, BinaryAct { op, act })
+}
+
+/// Stock's f32 sums and products are as fast as can be where the caches hold them. Their backward is not.
+fn stock_loop(x: &Tensor, y: &Tensor, act: Act) -> bool {
+    act == Act::Identity
+        && !(x.track_op() || y.track_op())
+        && (x.dtype() == DType::F32 && x.device().is_cpu())
+        && x.dims() == y.dims()
+        && x.elem_count() < STOCK_MOST
 }
 
 fn apply_inplace(x: &Tensor, y: &Tensor, op: BinaryOp, act: Act) -> Result<()> {

@@ -6,6 +6,7 @@ pub fn philox(seed: u64, counter: u64) -> [u32; 4] {
 }
 
 /// The words of N counters from `counter` on, as [word][counter]: loops over counters become vectors.
+#[allow(clippy::needless_range_loop, reason = "four arrays in step")]
 #[inline(always)]
 pub fn words<const N: usize>(seed: u64, counter: u64) -> [[u32; N]; 4] {
     let mut c = [[0; N]; 4];
