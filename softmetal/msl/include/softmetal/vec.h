@@ -1,0 +1,195 @@
+// vec<T, N>: a class, since clang's own vectors neither construct nor convert as Metal's do.
+#pragma once
+#include "traits.h"
+
+namespace metal {
+
+template <typename T, int N>
+struct vec;
+template <typename T, int N>
+struct packed_vec;
+
+} // namespace metal
+
+namespace softmetal {
+
+using metal::packed_vec;
+using metal::vec;
+
+template <typename T, int N, int... I>
+struct SwizzleRef;
+
+// The vector type that an operand stands for; `void` for anything else.
+template <typename A>
+struct VecOf {
+    typedef void type;
+    static constexpr int size = 0;
+};
+template <typename T, int N>
+struct VecOf<vec<T, N>> {
+    typedef vec<T, N> type;
+    typedef T element;
+    static constexpr int size = N;
+};
+template <typename T, int N>
+struct VecOf<packed_vec<T, N>> : VecOf<vec<T, N>> {};
+template <typename T, int N, int... I>
+struct VecOf<SwizzleRef<T, N, I...>> : VecOf<vec<T, sizeof...(I)>> {};
+template <typename A>
+using vec_of_t = typename VecOf<A>::type;
+template <typename A>
+inline constexpr bool is_vec_like = VecOf<A>::size > 0;
+
+// A scalar operand widens to a vector, except that a floating-point number doesn't become an integer.
+template <typename S, typename V>
+inline constexpr bool splats = metal::is_arithmetic<S>::value &&
+    (metal::is_floating_point<typename VecOf<V>::element>::value || metal::is_integral<S>::value);
+
+// The vector type in which vectors and scalars meet: of the same type or refused.
+template <bool A_vec, bool B_vec, typename A, typename B>
+struct Meet {};
+template <typename A, typename B>
+struct Meet<true, true, A, B> : metal::enable_if<Same<vec_of_t<A>, vec_of_t<B>>::value, vec_of_t<A>> {};
+template <typename A, typename B>
+struct Meet<true, false, A, B> : metal::enable_if<splats<B, vec_of_t<A>>, vec_of_t<A>> {};
+template <typename A, typename B>
+struct Meet<false, true, A, B> : metal::enable_if<splats<A, vec_of_t<B>>, vec_of_t<B>> {};
+template <typename A, typename B>
+using meet_t = typename Meet<is_vec_like<A>, is_vec_like<B>, A, B>::type;
+template <typename A, typename B, typename C>
+using meet3_t = typename Meet<true, is_vec_like<C>, meet_t<A, B>, C>::type;
+
+// How many components a constructor argument brings; vectors must have the element type of the whole.
+template <typename T, typename A>
+inline constexpr int components = metal::is_arithmetic<A>::value || metal::is_enum<A>::value ? 1
+    : VecOf<A>::size > 0 && Same<vec_of_t<A>, vec<T, (VecOf<A>::size > 0 ? VecOf<A>::size : 2)>>::value ? VecOf<A>::size
+    : 1000;
+template <typename T, int N, typename... A>
+inline constexpr bool fills = sizeof...(A) > 1 && (components<T, A> + ... + 0) == N;
+
+template <int I, typename V>
+SM_INLINE constexpr auto& member(V& v) {
+    if constexpr (I == 0)
+        return v.x;
+    else if constexpr (I == 1)
+        return v.y;
+    else if constexpr (I == 2)
+        return v.z;
+    else
+        return v.w;
+}
+
+// Component i, through the array that is checked for its bounds.
+template <int N, typename V>
+SM_INLINE constexpr auto& member_at(V& v, size_t i) {
+    if (!__builtin_is_constant_evaluated())
+        return v.e[i];
+    if constexpr (N > 3)
+        if (i == 3)
+            return v.w;
+    if constexpr (N > 2)
+        if (i == 2)
+            return v.z;
+    return i == 1 ? v.y : v.x;
+}
+
+// Component i of constructor arguments.
+template <typename T>
+SM_INLINE constexpr T component(size_t) {
+    return T();
+}
+template <typename T, typename A, typename... Rest>
+SM_INLINE constexpr T component(size_t i, const A& first, const Rest&... rest) {
+    if constexpr (is_vec_like<A>) {
+        if (i < VecOf<A>::size)
+            return vec_of_t<A>(first)[i];
+        return component<T>(i - VecOf<A>::size, rest...);
+    } else {
+        if (i == 0)
+            return cast<T>(first);
+        return component<T>(i - 1, rest...);
+    }
+}
+
+} // namespace softmetal
+
+namespace metal {
+
+#define SM_VEC_MEMBERS(N) \
+    vec() = default; \
+    SM_INLINE constexpr vec(const packed_vec<T, N>& v); \
+    template <int M, int... I> \
+    SM_INLINE constexpr vec(const softmetal::SwizzleRef<T, M, I...>& v) : vec(v.value()) {} \
+    template <typename U> \
+    SM_INLINE explicit constexpr vec(const packed_vec<U, N>& v) : vec(vec<U, N>(v)) {} \
+    SM_INLINE constexpr T& operator[](size_t i) { return softmetal::member_at<N>(*this, i); } \
+    SM_INLINE constexpr const T& operator[](size_t i) const { return softmetal::member_at<N>(*this, i); } \
+    template <int... I> \
+    SM_INLINE constexpr vec<T, sizeof...(I)> get() const { \
+        return vec<T, sizeof...(I)>(softmetal::member<I>(*this)...); \
+    } \
+    template <int... I> \
+    SM_INLINE constexpr softmetal::SwizzleRef<T, N, I...> ref() { \
+        return softmetal::SwizzleRef<T, N, I...>(*this); \
+    } \
+    SM_INLINE constexpr vec& operator++() { return *this = *this + T(1); } \
+    SM_INLINE constexpr vec& operator--() { return *this = *this - T(1); } \
+    SM_INLINE constexpr vec operator++(int) { vec old = *this; ++*this; return old; } \
+    SM_INLINE constexpr vec operator--(int) { vec old = *this; --*this; return old; } \
+    SM_VEC_ASSIGN(+) SM_VEC_ASSIGN(-) SM_VEC_ASSIGN(*) SM_VEC_ASSIGN(/) SM_VEC_ASSIGN(%) \
+    SM_VEC_ASSIGN(&) SM_VEC_ASSIGN(|) SM_VEC_ASSIGN(^) SM_VEC_ASSIGN(<<) SM_VEC_ASSIGN(>>)
+#define SM_VEC_ASSIGN(op) \
+    template <typename B> \
+    SM_INLINE constexpr auto operator op##=(const B& b)->decltype(*this = *this op b) { return *this = *this op b; }
+
+template <typename T>
+struct alignas(2 * sizeof(T)) vec<T, 2> {
+    union {
+        struct { T x, y; };
+        struct { T r, g; };
+        T e[2];
+    };
+    SM_INLINE constexpr vec(T s) : x(s), y(s) {}
+    template <typename A, typename B, softmetal::require<softmetal::fills<T, 2, A, B>> = 0>
+    SM_INLINE constexpr vec(const A& a, const B& b) : x(softmetal::cast<T>(a)), y(softmetal::cast<T>(b)) {}
+    template <typename U, softmetal::require<!softmetal::Same<T, U>::value> = 0>
+    SM_INLINE explicit constexpr vec(const vec<U, 2>& v) : x(softmetal::cast<T>(v.x)), y(softmetal::cast<T>(v.y)) {}
+    SM_VEC_MEMBERS(2)
+};
+
+template <typename T>
+struct alignas(4 * sizeof(T)) vec<T, 3> {
+    union {
+        struct { T x, y, z; };
+        struct { T r, g, b; };
+        T e[3];
+    };
+    SM_INLINE constexpr vec(T s) : x(s), y(s), z(s) {}
+    template <typename... A, softmetal::require<softmetal::fills<T, 3, A...>> = 0>
+    SM_INLINE constexpr vec(const A&... a)
+        : x(softmetal::component<T>(0, a...)), y(softmetal::component<T>(1, a...)), z(softmetal::component<T>(2, a...)) {}
+    template <typename U, softmetal::require<!softmetal::Same<T, U>::value> = 0>
+    SM_INLINE explicit constexpr vec(const vec<U, 3>& v)
+        : x(softmetal::cast<T>(v.x)), y(softmetal::cast<T>(v.y)), z(softmetal::cast<T>(v.z)) {}
+    SM_VEC_MEMBERS(3)
+};
+
+template <typename T>
+struct alignas(4 * sizeof(T)) vec<T, 4> {
+    union {
+        struct { T x, y, z, w; };
+        struct { T r, g, b, a; };
+        T e[4];
+    };
+    SM_INLINE constexpr vec(T s) : x(s), y(s), z(s), w(s) {}
+    template <typename... A, softmetal::require<softmetal::fills<T, 4, A...>> = 0>
+    SM_INLINE constexpr vec(const A&... a)
+        : x(softmetal::component<T>(0, a...)), y(softmetal::component<T>(1, a...)),
+          z(softmetal::component<T>(2, a...)), w(softmetal::component<T>(3, a...)) {}
+    template <typename U, softmetal::require<!softmetal::Same<T, U>::value> = 0>
+    SM_INLINE explicit constexpr vec(const vec<U, 4>& v)
+        : x(softmetal::cast<T>(v.x)), y(softmetal::cast<T>(v.y)), z(softmetal::cast<T>(v.z)), w(softmetal::cast<T>(v.w)) {}
+    SM_VEC_MEMBERS(4)
+};
+
+} // namespace metal
