@@ -172,7 +172,7 @@ namespace metal {
     }
 #define SM_INTEGER_3(name) \
     SM_FOR_INTEGERS(SM_SCALAR_3, name) \
-    template <typename A, typename B, typename C, typename V = softmetal::meet3_t<A, B, C>, SM_INTEGER_VECTOR> \
+    template <typename A, typename B, typename C, typename V = softmetal::meet_t<A, B, C>, SM_INTEGER_VECTOR> \
     SM_INLINE constexpr V name(const A& a, const B& b, const C& c) { \
         return softmetal::map([](T x, T y, T z) __attribute__((always_inline, nodebug)) { return T(softmetal::whole::name<T>(x, y, z)); }, \
             softmetal::widen<V>(a), softmetal::widen<V>(b), softmetal::widen<V>(c)); \

@@ -82,7 +82,7 @@ namespace metal {
     }
 #define SM_FLOAT_3(name, impl) \
     SM_INLINE float name(float x, float y, float z) { return softmetal::single::impl(x, y, z); } \
-    template <typename A, typename B, typename C, typename V = softmetal::meet3_t<A, B, C>, \
+    template <typename A, typename B, typename C, typename V = softmetal::meet_t<A, B, C>, \
         softmetal::require<is_same_v<typename softmetal::VecOf<V>::element, float>> = 0> \
     SM_INLINE V name(const A& a, const B& b, const C& c) { \
         return softmetal::map( \
@@ -113,7 +113,7 @@ namespace metal {
     } \
     template <typename T, softmetal::require<softmetal::is_bfloat<T>> = 0> \
     SM_INLINE float name(T x, T y, T z) { return name(float(x), float(y), float(z)); } \
-    template <typename A, typename B, typename C, typename V = softmetal::meet3_t<A, B, C>, \
+    template <typename A, typename B, typename C, typename V = softmetal::meet_t<A, B, C>, \
         softmetal::require<is_same_v<typename softmetal::VecOf<V>::element, half>> = 0, typename = void> \
     SM_INLINE V name(const A& a, const B& b, const C& c) { \
         return softmetal::map( \
@@ -142,8 +142,9 @@ namespace metal {
     } \
     template <int N> \
     SM_INLINE vec<float, N> sincos(vec<float, N> x, vec<float, N>& c) { \
-        c = cos(x); \
-        return sin(x); \
+        for (int i = 0; i < N; i++) \
+            x[i] = sincos(x[i], c[i]); \
+        return x; \
     } \
     SM_INLINE float modf(float x, float& whole) { \
         whole = trunc(x); \

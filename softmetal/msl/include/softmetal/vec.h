@@ -37,6 +37,16 @@ template <typename T, int N, int... I>
 struct VecOf<SwizzleRef<T, N, I...>> : VecOf<vec<T, sizeof...(I)>> {};
 template <typename A>
 using vec_of_t = typename VecOf<A>::type;
+template <typename T>
+struct ElementOf {
+    typedef T type;
+};
+template <typename T, int N>
+struct ElementOf<vec<T, N>> {
+    typedef T type;
+};
+template <typename T>
+using element_t = typename ElementOf<T>::type;
 template <typename A>
 inline constexpr bool is_vec_like = VecOf<A>::size > 0;
 
@@ -45,19 +55,28 @@ template <typename S, typename V>
 inline constexpr bool splats = metal::is_arithmetic<S>::value &&
     (metal::is_floating_point<typename VecOf<V>::element>::value || metal::is_integral<S>::value);
 
-// The vector type in which vectors and scalars meet: of the same type or refused.
-template <bool A_vec, bool B_vec, typename A, typename B>
-struct Meet {};
-template <typename A, typename B>
-struct Meet<true, true, A, B> : metal::enable_if<Same<vec_of_t<A>, vec_of_t<B>>::value, vec_of_t<A>> {};
-template <typename A, typename B>
-struct Meet<true, false, A, B> : metal::enable_if<splats<B, vec_of_t<A>>, vec_of_t<A>> {};
-template <typename A, typename B>
-struct Meet<false, true, A, B> : metal::enable_if<splats<A, vec_of_t<B>>, vec_of_t<B>> {};
-template <typename A, typename B>
-using meet_t = typename Meet<is_vec_like<A>, is_vec_like<B>, A, B>::type;
-template <typename A, typename B, typename C>
-using meet3_t = typename Meet<true, is_vec_like<C>, meet_t<A, B>, C>::type;
+template <typename... A>
+struct FirstVec {
+    typedef void type;
+};
+template <typename A, typename... Rest>
+struct FirstVec<A, Rest...>
+    : metal::conditional_t<is_vec_like<A>, metal::enable_if<true, vec_of_t<A>>, FirstVec<Rest...>> {};
+
+template <typename A, typename V>
+constexpr bool joins() {
+    if constexpr (is_vec_like<A>)
+        return Same<vec_of_t<A>, V>::value;
+    else if constexpr (is_vec_like<V>)
+        return splats<A, V>;
+    else
+        return false;
+}
+
+// The vector type in which vectors and scalars meet: all vectors are of one type, or it does not exist.
+template <typename... A>
+using meet_t = typename metal::enable_if<
+    (joins<A, typename FirstVec<A...>::type>() && ...), typename FirstVec<A...>::type>::type;
 
 // How many components a constructor argument brings; vectors must have the element type of the whole.
 template <typename T, typename A>
