@@ -1,1 +1,45 @@
-//! 
+//! Executes compiled Metal kernels on the CPU and watches what they do.
+//!
+//! A [`Dispatch`] names a kernel, what is bound to it and how many threads run; [`run`] executes it and returns a
+//! [`Report`]. Each GPU thread is a coroutine; the threads of a group meet at barriers, the lanes of a simdgroup
+//! also at simd functions. Groups run in parallel on OS threads.
+//!
+//! In checked mode every access goes through the checks of `checks.rs`: is the address inside something that is
+//! bound, aligned, written before it is read, writable, and ordered with what other threads did there?
+//! An error stops the kernel; a note says what is undefined by the letter but harmless on known hardware.
+//!
+//! # Barriers
+//! Threads that wait at different barriers are a `barrier-divergence`. A thread that returned before a barrier which
+//! others wait at is an `early-return`: the specification asks that all threads execute the barrier.
+
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("softmetal needs a 64-bit host");
+
+mod arena;
+mod checks;
+mod config;
+mod dispatch;
+mod fiber;
+mod finding;
+mod findings;
+mod group;
+mod hooks;
+mod job;
+mod mapping;
+pub mod memory;
+mod order;
+mod pool;
+mod race;
+mod region;
+mod rendezvous;
+mod report;
+mod schedule;
+mod touched;
+mod worker;
+
+pub use config::{Config, Schedule};
+pub use dispatch::{Binding, Dispatch, Grid, MAX_GROUP, MAX_THREADGROUP_MEMORY};
+pub use finding::{Finding, Kind, Severity};
+pub use memory::{Buffer, Initial};
+pub use pool::run;
+pub use report::{Counters, RangeSet, Report, Touched};
