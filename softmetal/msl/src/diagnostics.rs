@@ -40,7 +40,7 @@ fn is_header(file: &str) -> bool {
     file.contains("/softmetal/") || file == "softmetal_entry"
 }
 
-/// Implicit conversions to bfloat, which clang allows.
+/// Implicit conversions from float to bfloat, which clang allows. Integers may be converted.
 pub(crate) fn narrowed_to_bfloat(output: &Output) -> Vec<Message> {
     let text = String::from_utf8_lossy(&output.stderr);
     let mut found: Vec<Message> = text
@@ -48,7 +48,7 @@ pub(crate) fn narrowed_to_bfloat(output: &Output) -> Vec<Message> {
         .filter_map(|line| message(line, "warning: "))
         .filter(|message| {
             let target = message.text.split(" to ").nth(1).unwrap_or_default();
-            message.text.contains("implicit conversion") && target.contains("__bf16") && !is_header(&message.file)
+            message.text.contains("loses floating-point precision") && target.contains("__bf16") && !is_header(&message.file)
         })
         .collect();
     for message in &mut found {

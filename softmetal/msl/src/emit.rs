@@ -50,7 +50,8 @@ pub(crate) fn emit(program: &Program, selection: Selection<'_>) -> Output {
     for (n, kernel) in program.kernels.iter().enumerate() {
         let needed = wanted.iter().any(|entry| program.entries[*entry].kernel == n);
         if !needed {
-            skips[kernel.item.start] = kernel.item.end;
+            // The declaration stays, as types may be made from it.
+            skips[kernel.body.start - 1] = kernel.item.end;
         }
     }
     let mut i = 0;
@@ -63,6 +64,7 @@ pub(crate) fn emit(program: &Program, selection: Selection<'_>) -> Output {
             break;
         }
         if skips[i] > i {
+            writer.at_line(source, i, ";");
             i = skips[i];
         } else if let Some((end, text)) = constants.remove(&i) {
             writer.at_line(source, i, &text);
