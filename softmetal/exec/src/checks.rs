@@ -96,7 +96,7 @@ impl Worker {
 
     /// The region that holds all of the bytes.
     #[inline(always)]
-    fn region(&self, address: usize, size: usize) -> Option<&Region> {
+    pub fn region(&self, address: usize, size: usize) -> Option<&Region> {
         let arena = self.arena();
         if arena.contains(address) {
             return arena
@@ -126,8 +126,14 @@ impl Worker {
 
     #[cold]
     fn settle_pending(&self) {
-        self.is_pending.set(false);
-        let pending = self.pending.get();
+        if let Some(pending) = self.pending.take() {
+            self.settle_store(pending);
+        }
+        self.is_pending.set(!self.deferred.borrow().is_empty());
+        self.lose_patience();
+    }
+
+    fn settle_store(&self, pending: Pending) {
         let Some(region) = self.region(pending.address, pending.size) else {
             return;
         };
@@ -135,11 +141,16 @@ impl Worker {
         // SAFETY: the region holds the bytes.
         unsafe { read_bytes(pending.address, &mut now[..pending.size]) };
         let (kind, what) = if now == pending.before {
-            (Kind::SameValueRace, "the same value is written")
+            (Kind::SameValueRace, "the same value")
         } else {
-            (pending.kind, "another value was written")
+            (pending.kind, "another value")
         };
-        let detail = format!("{what} by {} without order", self.who(pending.earlier));
+        let detail = format!(
+            "{} of {} is written here, and with {what} by {}, in no order",
+            place_in(region, pending.address),
+            region.label,
+            self.who(pending.earlier)
+        );
         self.complain(
             kind,
             Place::Code(pending.pc),
@@ -173,14 +184,14 @@ impl Worker {
         let mut before = [0; 4];
         // SAFETY: the region holds the bytes.
         unsafe { read_bytes(address, &mut before[..size]) };
-        self.pending.set(Pending {
+        self.pending.set(Some(Pending {
             address,
             size,
             before,
             pc,
             earlier: write.earlier,
             kind,
-        });
+        }));
         self.is_pending.set(true);
     }
 
@@ -232,7 +243,7 @@ impl Worker {
         )
     }
 
-    fn complain(
+    pub fn complain(
         &self,
         kind: Kind,
         place: Place,
@@ -241,6 +252,9 @@ impl Worker {
         store: bool,
         detail: String,
     ) {
+        if matches!(kind, Kind::Race | Kind::RaceBetweenGroups) {
+            self.race_explains(region);
+        }
         if self.report(kind, place, Some((region, address, store)), detail) {
             self.abandon();
         }
@@ -265,19 +279,10 @@ impl Worker {
                 .initialised
                 .first_missing(address - region.base, size)
         };
-        let address = missing.map_or(address, |offset| region.base + offset);
-        let detail = format!(
-            "{} of {} was never written",
-            place_in(region, address),
-            region.label
-        );
-        self.complain(
-            Kind::UninitialisedRead,
-            Place::Code(pc),
+        self.defer(
             region,
-            address,
-            false,
-            detail,
+            missing.map_or(address, |offset| region.base + offset),
+            pc,
         );
     }
 
@@ -343,7 +348,7 @@ unsafe fn read_bytes(address: usize, bytes: &mut [u8]) {
     }
 }
 
-fn place_in(region: &Region, address: usize) -> String {
+pub(crate) fn place_in(region: &Region, address: usize) -> String {
     format!("byte {}", address - region.base)
 }
 

@@ -43,6 +43,8 @@ impl Worker {
         self.tracking.set(true);
         self.abandoned.set(false);
         self.is_pending.set(false);
+        self.pending.set(None);
+        self.deferred.borrow_mut().clear();
         let epochs = Epochs::new(job.serial(group));
         self.epochs
             .iter()
@@ -145,6 +147,10 @@ impl Worker {
     fn meet_at_barrier(&self, simdgroups: usize) -> bool {
         let slots = &self.slots[..self.size.get() as usize];
         let waits = |index: &usize| slots[*index].status.get() == Status::AtBarrier;
+        if self.judge_deferred() {
+            self.abandoned.set(true);
+            return false;
+        }
         let Some(first) = (0..slots.len()).find(waits) else {
             return false;
         };

@@ -18,6 +18,7 @@ compile_error!("softmetal needs a 64-bit host");
 mod arena;
 mod checks;
 mod config;
+mod deferred;
 mod dispatch;
 mod fiber;
 mod finding;

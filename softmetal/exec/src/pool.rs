@@ -88,8 +88,10 @@ impl Pool {
         } else {
             self.own.work(&job);
         }
-        let mut report = Report::default();
-        report.counters = *lock(&job.counters);
+        let mut report = Report {
+            counters: *lock(&job.counters),
+            ..Report::default()
+        };
         if watched {
             collect_touched(&job, &mut report);
         }

@@ -5,9 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use crate::order::{distance, Memory, Relation, View, Word, ATOMIC, PARTIAL};
 
 /// Who last accessed a granule of 1, 2 or 4 bytes.
+///
+/// Of concurrent accesses that do not conflict (reads, atomics) two are kept, as far apart as can be: whoever
+/// conflicts with any of them conflicts with one of the two.
 #[repr(C)]
 pub(crate) struct Cell {
-    write: AtomicU64,
+    writes: [AtomicU64; 2],
     reads: [AtomicU64; 2],
 }
 
@@ -54,13 +57,21 @@ impl Accessor<'_> {
         self.view.relation(earlier, self.memory, self.oldest) == Relation::Before
     }
 
+    #[inline(always)]
+    fn conflicts(&self, slots: &[AtomicU64; 2], wrote: bool) -> Option<Conflict> {
+        self.conflict(slots[0].load(SeqCst), wrote)
+            .or_else(|| self.conflict(slots[1].load(SeqCst), wrote))
+    }
+
     /// Puts `word` in `slot` such that, of two workers that write and then look, one sees the other.
     #[inline(always)]
-    fn publish(&self, slot: &AtomicU64, word: Word) {
+    fn replace(&self, slot: &AtomicU64, word: Word) -> Word {
         if self.shared {
-            slot.swap(word, SeqCst);
+            slot.swap(word, SeqCst)
         } else {
+            let earlier = slot.load(Relaxed);
             slot.store(word, Relaxed);
+            earlier
         }
     }
 }
@@ -71,43 +82,39 @@ impl Cell {
     pub fn read(&self, by: &Accessor<'_>) -> Option<Conflict> {
         let word = by.view.me | by.flags;
         if self.reads[0].load(Relaxed) != word {
-            self.note_reader(by, word);
+            note(&self.reads, by, word);
         }
-        by.conflict(self.write.load(SeqCst), true)
-    }
-
-    fn note_reader(&self, by: &Accessor<'_>, word: Word) {
-        let first = self.reads[0].load(Relaxed);
-        if by.ordered(first) {
-            // A plain read stays plain when the same thread reads again atomically.
-            let plain = first >= by.oldest && first | ATOMIC == word;
-            return by.publish(&self.reads[0], if plain { first } else { word });
-        }
-        let second = self.reads[1].load(Relaxed);
-        if by.ordered(second) || distance(first, word) > distance(first, second) {
-            by.publish(&self.reads[1], word);
-        }
+        by.conflicts(&self.writes, true)
     }
 
     /// Records a write and returns the write and the read that it races with.
     #[inline(always)]
     pub fn write(&self, by: &Accessor<'_>) -> (Option<Conflict>, Option<Conflict>) {
-        let mut word = by.view.me | by.flags;
-        let earlier = self.write.load(Relaxed);
-        if earlier | ATOMIC == word {
-            // A plain write stays plain when the same thread writes again atomically.
-            word = earlier;
-        }
-        let earlier = if by.shared {
-            self.write.swap(word, SeqCst)
+        let word = by.view.me | by.flags;
+        let write = if by.flags & ATOMIC != 0 {
+            note(&self.writes, by, word);
+            by.conflicts(&self.writes, true)
         } else {
-            self.write.store(word, Relaxed);
-            earlier
+            let earlier = by.replace(&self.writes[0], word);
+            by.conflict(earlier, true)
+                .or_else(|| by.conflict(self.writes[1].load(SeqCst), true))
         };
-        let read = by
-            .conflict(self.reads[0].load(SeqCst), false)
-            .or_else(|| by.conflict(self.reads[1].load(SeqCst), false));
-        (by.conflict(earlier, true), read)
+        (write, by.conflicts(&self.reads, false))
+    }
+}
+
+/// Adds an access to those that do not conflict with each other.
+fn note(slots: &[AtomicU64; 2], by: &Accessor<'_>, word: Word) {
+    let first = slots[0].load(Relaxed);
+    if by.ordered(first) {
+        // A plain access stays plain when the same thread comes again atomically.
+        let plain = first >= by.oldest && first | ATOMIC == word;
+        by.replace(&slots[0], if plain { first } else { word });
+        return;
+    }
+    let second = slots[1].load(Relaxed);
+    if by.ordered(second) || distance(first, word) > distance(first, second) {
+        by.replace(&slots[1], word);
     }
 }
 
@@ -118,9 +125,10 @@ mod tests {
     use softmetal_abi::mem;
 
     fn cell() -> Cell {
+        let nobody = || [AtomicU64::new(0), AtomicU64::new(0)];
         Cell {
-            write: AtomicU64::new(0),
-            reads: [AtomicU64::new(0), AtomicU64::new(0)],
+            writes: nobody(),
+            reads: nobody(),
         }
     }
 
@@ -189,6 +197,10 @@ mod tests {
         assert_eq!(cell.write(&atomic(&zero)), (None, None));
         assert_eq!(cell.write(&atomic(&one)), (None, None));
         assert!(cell.read(&by(&zero)).is_some());
+        assert!(
+            cell.read(&by(&one)).is_some(),
+            "the other thread's atomic is remembered"
+        );
         let cell = self::cell();
         cell.write(&by(&zero));
         cell.write(&atomic(&zero));

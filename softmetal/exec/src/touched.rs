@@ -31,10 +31,12 @@ impl ByteMap {
         unsafe {
             let at = self.0.add(offset);
             match size {
-                4 if at as usize % 4 == 0 => {
+                4 if (at as usize).is_multiple_of(4) => {
                     AtomicU32::from_ptr(at.cast()).load(Relaxed) == ONES as u32
                 }
-                8 if at as usize % 8 == 0 => AtomicU64::from_ptr(at.cast()).load(Relaxed) == ONES,
+                8 if (at as usize).is_multiple_of(8) => {
+                    AtomicU64::from_ptr(at.cast()).load(Relaxed) == ONES
+                }
                 _ => (0..size).all(|byte| AtomicU8::from_ptr(at.add(byte)).load(Relaxed) == 1),
             }
         }
@@ -48,10 +50,12 @@ impl ByteMap {
         unsafe {
             let at = self.0.add(offset);
             match size {
-                4 if at as usize % 4 == 0 => {
+                4 if (at as usize).is_multiple_of(4) => {
                     AtomicU32::from_ptr(at.cast()).store(ONES as u32, Relaxed)
                 }
-                8 if at as usize % 8 == 0 => AtomicU64::from_ptr(at.cast()).store(ONES, Relaxed),
+                8 if (at as usize).is_multiple_of(8) => {
+                    AtomicU64::from_ptr(at.cast()).store(ONES, Relaxed)
+                }
                 _ => (0..size).for_each(|byte| AtomicU8::from_ptr(at.add(byte)).store(1, Relaxed)),
             }
         }

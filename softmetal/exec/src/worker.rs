@@ -94,6 +94,15 @@ pub(crate) struct Pending {
     pub kind: Kind,
 }
 
+/// A read of memory that nobody had written. If another thread of the group writes it before the next barrier,
+/// this was a race; until then the verdict waits: see `deferred.rs`.
+pub(crate) struct Deferred {
+    pub region: usize,
+    pub address: usize,
+    pub pc: usize,
+    pub thread: u32,
+}
+
 pub(crate) const CACHE: usize = 64;
 
 pub(crate) struct Worker {
@@ -108,8 +117,9 @@ pub(crate) struct Worker {
     pub thread: Cell<u32>,
     pub fiber: Cell<u32>,
     pub view: Cell<View>,
+    /// There is something to settle.
     pub is_pending: Cell<bool>,
-    pub pending: Cell<Pending>,
+    pub pending: Cell<Option<Pending>>,
 
     // The group.
     pub group: Cell<usize>,
@@ -122,6 +132,9 @@ pub(crate) struct Worker {
     /// Threads of the current simdgroup that have not started, in reverse order.
     pub fresh: RefCell<Vec<u32>>,
     pub random: Cell<Random>,
+    pub deferred: RefCell<Vec<Deferred>>,
+    /// Accesses since the first of them.
+    pub patience: Cell<u32>,
     pub gathered: UnsafeCell<Gathered>,
 
     // The dispatch.
@@ -132,6 +145,8 @@ pub(crate) struct Worker {
     pub cache: [Cell<u8>; CACHE],
     pub traffic: Traffic,
 
+    /// Boxed, since a coroutine knows where its fiber is.
+    #[allow(clippy::vec_box)]
     fibers: UnsafeCell<Vec<Box<Fiber>>>,
     idle: RefCell<Vec<u32>>,
 }
@@ -142,14 +157,6 @@ unsafe impl Send for Worker {}
 
 impl Worker {
     pub fn new() -> Box<Self> {
-        let nothing = Pending {
-            address: 0,
-            size: 0,
-            before: [0; 4],
-            pc: 0,
-            earlier: 0,
-            kind: Kind::Race,
-        };
         let slot = || Slot {
             status: Cell::new(Status::Fresh),
             meeting: Cell::new(Meeting::NOWHERE),
@@ -166,7 +173,7 @@ impl Worker {
             fiber: Cell::new(0),
             view: Cell::default(),
             is_pending: Cell::new(false),
-            pending: Cell::new(nothing),
+            pending: Cell::new(None),
             group: Cell::new(0),
             builtins: Cell::default(),
             size: Cell::new(0),
@@ -175,6 +182,8 @@ impl Worker {
             slots: std::iter::repeat_with(slot).take(MAX_GROUP).collect(),
             fresh: RefCell::default(),
             random: Cell::new(Random::new(0)),
+            deferred: RefCell::default(),
+            patience: Cell::new(0),
             gathered: UnsafeCell::new(Gathered::default()),
             arena: UnsafeCell::new(Arena::new()),
             arguments: RefCell::default(),
@@ -338,6 +347,7 @@ impl Worker {
 
     /// Leaves the kernel for good. Called on the stack of a fiber.
     pub fn abandon(&self) -> ! {
+        self.judge_deferred();
         self.abandoned.set(true);
         self.job().stop.store(true, Ordering::Relaxed);
         loop {
