@@ -11,8 +11,8 @@ struct array {
     typedef T value_type;
     SM_INLINE constexpr size_t size() const { return N; }
     SM_INLINE constexpr bool empty() const { return N == 0; }
-    SM_INLINE constexpr T& operator[](size_t i) { return __elems[i]; }
-    SM_INLINE constexpr const T& operator[](size_t i) const { return __elems[i]; }
+    SM_INLINE constexpr T& operator[](size_t i) { return __elems[softmetal::checked(i, N)]; }
+    SM_INLINE constexpr const T& operator[](size_t i) const { return __elems[softmetal::checked(i, N)]; }
     SM_INLINE constexpr T& front() { return __elems[0]; }
     SM_INLINE constexpr const T& front() const { return __elems[0]; }
     SM_INLINE constexpr T& back() { return __elems[N - 1]; }

@@ -16,16 +16,19 @@ SM_LIBM_1(log) SM_LIBM_1(log2) SM_LIBM_1(log10) SM_LIBM_1(rint) SM_LIBM_1(round)
 SM_LIBM_1(sqrt) SM_LIBM_1(tan) SM_LIBM_1(tanh) SM_LIBM_1(trunc)
 #define SM_LIBM_2(name) \
     SM_INLINE float name(float x, float y) { return __builtin_##name##f(x, y); }
-SM_LIBM_2(atan2) SM_LIBM_2(copysign) SM_LIBM_2(fdim) SM_LIBM_2(fmax) SM_LIBM_2(fmin) SM_LIBM_2(fmod) SM_LIBM_2(pow)
+SM_LIBM_2(atan2) SM_LIBM_2(copysign) SM_LIBM_2(fdim) SM_LIBM_2(fmod) SM_LIBM_2(pow)
 
 SM_INLINE float abs(float x) { return __builtin_fabsf(x); }
-SM_INLINE float max(float x, float y) { return __builtin_fmaxf(x, y); }
-SM_INLINE float min(float x, float y) { return __builtin_fminf(x, y); }
+// The other one if one is NaN.
+SM_INLINE constexpr float max(float x, float y) { return x != x ? y : x < y ? y : x; }
+SM_INLINE constexpr float min(float x, float y) { return x != x ? y : y < x ? y : x; }
+SM_INLINE constexpr float fmax(float x, float y) { return max(x, y); }
+SM_INLINE constexpr float fmin(float x, float y) { return min(x, y); }
 SM_INLINE float divide(float x, float y) { return x / y; }
 SM_INLINE float rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
 SM_INLINE float powr(float x, float y) { return x < 0.0f ? __builtin_nanf("") : __builtin_powf(x, y); }
 SM_INLINE float fma(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
-SM_INLINE float fract(float x) { return __builtin_fminf(x - __builtin_floorf(x), 0x1.fffffep-1f); }
+SM_INLINE float fract(float x) { return min(x - __builtin_floorf(x), 0x1.fffffep-1f); }
 SM_INLINE float fmax3(float x, float y, float z) { return max(x, max(y, z)); }
 SM_INLINE float fmin3(float x, float y, float z) { return min(x, min(y, z)); }
 SM_INLINE float fmedian3(float x, float y, float z) { return max(min(x, y), min(max(x, y), z)); }

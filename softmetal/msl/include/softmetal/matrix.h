@@ -33,8 +33,8 @@ struct matrix {
             columns[c] = column(m[c]);
     }
 
-    SM_INLINE constexpr column& operator[](size_t c) { return columns[c]; }
-    SM_INLINE constexpr const column& operator[](size_t c) const { return columns[c]; }
+    SM_INLINE constexpr column& operator[](size_t c) { return columns[softmetal::checked(c, C)]; }
+    SM_INLINE constexpr const column& operator[](size_t c) const { return columns[softmetal::checked(c, C)]; }
 
     SM_INLINE constexpr matrix& operator+=(const matrix& m) { return *this = *this + m; }
     SM_INLINE constexpr matrix& operator-=(const matrix& m) { return *this = *this - m; }

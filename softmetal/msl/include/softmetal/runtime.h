@@ -46,6 +46,18 @@ SM_INLINE void report_range(Report report, usize address, usize size, usize pc) 
         report(address + done, piece, pc);
 }
 
+SM_QUIET inline void out_of_bounds() {
+    runtime->fault(fault_kind::array_bounds, (usize)__builtin_return_address(0));
+}
+
+// An index into something of `size` elements. The compiler's own check passes over one past the end, where a reference
+// is formed.
+SM_INLINE constexpr usize checked(usize index, usize size) {
+    if (index >= size)
+        out_of_bounds();
+    return index;
+}
+
 // What clang tells of a pointer that is not aligned for its type.
 struct TypeMismatch {
     Site site;

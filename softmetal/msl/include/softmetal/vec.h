@@ -98,11 +98,54 @@ SM_INLINE constexpr auto& member(V& v) {
         return v.w;
 }
 
-// Component i, through the array that is checked for its bounds.
+// Two or four elements as the compiler's own vector, so that they are read and written in one access. It claims no more
+// than 8 bytes of alignment: the runtime sees from its size that an access is misaligned, but the processor doesn't trap.
+template <typename T>
+struct Word {
+    typedef T type;
+};
+template <>
+struct Word<bool> {
+    typedef uchar type;
+};
+template <>
+struct Word<bfloat> {
+    typedef ushort type;
+};
+template <typename T, int N>
+struct Words {
+    static constexpr int size = N == 3 ? 2 : N;
+    static constexpr int align = size * sizeof(T) < 8 ? size * sizeof(T) : 8;
+    typedef typename Word<T>::type natural __attribute__((ext_vector_type(size)));
+    typedef natural type __attribute__((aligned(align), may_alias));
+};
+template <typename T, int N>
+SM_INLINE const typename Words<T, N>::type& words(const vec<T, N>& v) {
+    return *reinterpret_cast<const typename Words<T, N>::type*>(&v);
+}
+template <typename T, int N>
+SM_INLINE typename Words<T, N>::type& words(vec<T, N>& v) {
+    return *reinterpret_cast<typename Words<T, N>::type*>(&v);
+}
+
+// Component I of a vector that is read whole.
+template <int I, typename T, int N>
+SM_INLINE constexpr T loaded(const vec<T, N>& v) {
+    if (__builtin_is_constant_evaluated())
+        return member<I>(v);
+    if constexpr (N == 3 && I == 2)
+        return v.z;
+    else if constexpr (Same<T, bool>::value)
+        return words(v)[I] != 0;
+    else
+        return __builtin_bit_cast(T, typename Word<T>::type(words(v)[I]));
+}
+
+// Component i.
 template <int N, typename V>
 SM_INLINE constexpr auto& member_at(V& v, size_t i) {
     if (!__builtin_is_constant_evaluated())
-        return v.e[i];
+        return v.e[checked(i, N)];
     if constexpr (N > 3)
         if (i == 3)
             return v.w;
@@ -136,6 +179,17 @@ namespace metal {
 
 #define SM_VEC_MEMBERS(N) \
     vec() = default; \
+    SM_INLINE constexpr vec& operator=(const vec& v) { \
+        if (__builtin_is_constant_evaluated()) { \
+            for (size_t i = 0; i < N; i++) \
+                (*this)[i] = v[i]; \
+        } else { \
+            softmetal::words(*this) = softmetal::words(v); \
+            if constexpr (N == 3) \
+                e[N - 1] = v.e[N - 1]; \
+        } \
+        return *this; \
+    } \
     SM_INLINE constexpr vec(const packed_vec<T, N>& v); \
     template <int M, int... I> \
     SM_INLINE constexpr vec(const softmetal::SwizzleRef<T, M, I...>& v) : vec(v.value()) {} \
@@ -162,44 +216,47 @@ namespace metal {
     SM_INLINE constexpr auto operator op##=(const B& b)->decltype(*this = *this op b) { return *this = *this op b; }
 
 template <typename T>
-struct alignas(2 * sizeof(T)) vec<T, 2> {
+struct alignas(2 * sizeof(T)) __attribute__((trivial_abi)) vec<T, 2> {
     union {
         struct { T x, y; };
         struct { T r, g; };
         T e[2];
     };
+    SM_INLINE constexpr vec(const vec& v) : x(softmetal::loaded<0>(v)), y(softmetal::loaded<1>(v)) {}
     SM_INLINE constexpr vec(T s) : x(s), y(s) {}
     template <typename A, typename B, softmetal::require<softmetal::fills<T, 2, A, B>> = 0>
     SM_INLINE constexpr vec(const A& a, const B& b) : x(softmetal::cast<T>(a)), y(softmetal::cast<T>(b)) {}
     template <typename U, softmetal::require<!softmetal::Same<T, U>::value> = 0>
-    SM_INLINE explicit constexpr vec(const vec<U, 2>& v) : x(softmetal::cast<T>(v.x)), y(softmetal::cast<T>(v.y)) {}
+    SM_INLINE explicit constexpr vec(const vec<U, 2>& v) : x(softmetal::cast<T>(softmetal::loaded<0>(v))), y(softmetal::cast<T>(softmetal::loaded<1>(v))) {}
     SM_VEC_MEMBERS(2)
 };
 
 template <typename T>
-struct alignas(4 * sizeof(T)) vec<T, 3> {
+struct alignas(4 * sizeof(T)) __attribute__((trivial_abi)) vec<T, 3> {
     union {
         struct { T x, y, z; };
         struct { T r, g, b; };
         T e[3];
     };
+    SM_INLINE constexpr vec(const vec& v) : x(softmetal::loaded<0>(v)), y(softmetal::loaded<1>(v)), z(softmetal::loaded<2>(v)) {}
     SM_INLINE constexpr vec(T s) : x(s), y(s), z(s) {}
     template <typename... A, softmetal::require<softmetal::fills<T, 3, A...>> = 0>
     SM_INLINE constexpr vec(const A&... a)
         : x(softmetal::component<T>(0, a...)), y(softmetal::component<T>(1, a...)), z(softmetal::component<T>(2, a...)) {}
     template <typename U, softmetal::require<!softmetal::Same<T, U>::value> = 0>
     SM_INLINE explicit constexpr vec(const vec<U, 3>& v)
-        : x(softmetal::cast<T>(v.x)), y(softmetal::cast<T>(v.y)), z(softmetal::cast<T>(v.z)) {}
+        : x(softmetal::cast<T>(softmetal::loaded<0>(v))), y(softmetal::cast<T>(softmetal::loaded<1>(v))), z(softmetal::cast<T>(softmetal::loaded<2>(v))) {}
     SM_VEC_MEMBERS(3)
 };
 
 template <typename T>
-struct alignas(4 * sizeof(T)) vec<T, 4> {
+struct alignas(4 * sizeof(T)) __attribute__((trivial_abi)) vec<T, 4> {
     union {
         struct { T x, y, z, w; };
         struct { T r, g, b, a; };
         T e[4];
     };
+    SM_INLINE constexpr vec(const vec& v) : x(softmetal::loaded<0>(v)), y(softmetal::loaded<1>(v)), z(softmetal::loaded<2>(v)), w(softmetal::loaded<3>(v)) {}
     SM_INLINE constexpr vec(T s) : x(s), y(s), z(s), w(s) {}
     template <typename... A, softmetal::require<softmetal::fills<T, 4, A...>> = 0>
     SM_INLINE constexpr vec(const A&... a)
@@ -207,7 +264,7 @@ struct alignas(4 * sizeof(T)) vec<T, 4> {
           z(softmetal::component<T>(2, a...)), w(softmetal::component<T>(3, a...)) {}
     template <typename U, softmetal::require<!softmetal::Same<T, U>::value> = 0>
     SM_INLINE explicit constexpr vec(const vec<U, 4>& v)
-        : x(softmetal::cast<T>(v.x)), y(softmetal::cast<T>(v.y)), z(softmetal::cast<T>(v.z)), w(softmetal::cast<T>(v.w)) {}
+        : x(softmetal::cast<T>(softmetal::loaded<0>(v))), y(softmetal::cast<T>(softmetal::loaded<1>(v))), z(softmetal::cast<T>(softmetal::loaded<2>(v))), w(softmetal::cast<T>(softmetal::loaded<3>(v))) {}
     SM_VEC_MEMBERS(4)
 };
 
