@@ -18,9 +18,17 @@ pub(crate) fn attributes(source: &Source, range: Range<usize>) -> Vec<Attribute>
         for part in source.split(list.start + 2..list.end - 2) {
             let name = part.clone().take_while(|i| !source.is(*i, "("));
             let open = part.start + name.clone().count();
-            let arguments = if open < part.end { open + 1..source.pair(open) } else { open..open };
+            let arguments = if open < part.end {
+                open + 1..source.pair(open)
+            } else {
+                open..open
+            };
             let name: String = name.map(|i| source[i].text.as_str()).collect();
-            found.push(Attribute { name, arguments, at: part.start });
+            found.push(Attribute {
+                name,
+                arguments,
+                at: part.start,
+            });
         }
     }
     found
@@ -61,7 +69,11 @@ fn sum(source: &Source, at: &mut usize, end: usize) -> Option<i64> {
         let minus = source.is(*at, "-");
         *at += 1;
         let right = product(source, at, end)?;
-        value = if minus { value.checked_sub(right)? } else { value.checked_add(right)? };
+        value = if minus {
+            value.checked_sub(right)?
+        } else {
+            value.checked_add(right)?
+        };
     }
     Some(value)
 }
@@ -87,7 +99,10 @@ fn factor(source: &Source, at: &mut usize, end: usize) -> Option<i64> {
         *at += 1;
         return Some(value);
     }
-    let text = source[*at].text.trim_end_matches(['u', 'U', 'l', 'L']).replace('\'', "");
+    let text = source[*at]
+        .text
+        .trim_end_matches(['u', 'U', 'l', 'L'])
+        .replace('\'', "");
     *at += 1;
     match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(digits) => i64::from_str_radix(digits, 16).ok(),

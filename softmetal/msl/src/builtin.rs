@@ -23,11 +23,23 @@ pub(crate) struct Builtin {
 }
 
 const fn ranked(name: &'static str, family: Family) -> Builtin {
-    Builtin { name, field: name, operation: "", ranked: true, family }
+    Builtin {
+        name,
+        field: name,
+        operation: "",
+        ranked: true,
+        family,
+    }
 }
 
 const fn scalar(name: &'static str, family: Family) -> Builtin {
-    Builtin { name, field: name, operation: "", ranked: false, family }
+    Builtin {
+        name,
+        field: name,
+        operation: "",
+        ranked: false,
+        family,
+    }
 }
 
 static BUILTINS: &[Builtin] = &[
@@ -92,7 +104,11 @@ impl Input {
     /// Reads the type of the parameter, its words given without `const` and name.
     pub(crate) fn new(builtin: &'static Builtin, words: &str, at: usize) -> Result<Self, String> {
         let refused = || {
-            let vectors = if builtin.ranked { " or a vector of 2 or 3 of them" } else { "" };
+            let vectors = if builtin.ranked {
+                " or a vector of 2 or 3 of them"
+            } else {
+                ""
+            };
             format!("type '{words}' is not valid for attribute '{}': it must be ushort or uint{vectors}", builtin.name)
         };
         let (short, rank) = match words {
@@ -107,14 +123,21 @@ impl Input {
         if rank > 1 && !builtin.ranked {
             return Err(refused());
         }
-        Ok(Self { builtin, rank, short, at })
+        Ok(Self {
+            builtin,
+            rank,
+            short,
+            at,
+        })
     }
 
     /// The value, from a `const softmetal::Builtins* b`, as a `type`.
     pub(crate) fn expression(&self, name_of_type: &str) -> String {
         let field = self.builtin.field;
         if self.builtin.operation == " quads" {
-            return format!("{name_of_type}((b->{field}[0] * b->{field}[1] * b->{field}[2] + 3u) / 4u)");
+            return format!(
+                "{name_of_type}((b->{field}[0] * b->{field}[1] * b->{field}[2] + 3u) / 4u)"
+            );
         }
         if !self.builtin.ranked {
             return format!("{name_of_type}(b->{field}{})", self.builtin.operation);
@@ -133,13 +156,18 @@ pub(crate) fn check(source: &Source, inputs: &[Input], problems: &mut Vec<Messag
             problems.push(source.error(input.at, format!("attribute '{name}' is used twice")));
         }
         let widths = ["thread_execution_width", "threads_per_simdgroup"];
-        if widths.contains(&name) && before.iter().any(|o| widths.contains(&o.builtin.name) && o.builtin.name != name) {
+        if widths.contains(&name)
+            && before
+                .iter()
+                .any(|o| widths.contains(&o.builtin.name) && o.builtin.name != name)
+        {
             let text = "'thread_execution_width' and 'threads_per_simdgroup' are the same input: use one of them";
             problems.push(source.error(input.at, text));
         }
-        if let Some(other) = before.iter().find(|other| {
-            input.builtin.ranked && other.builtin.ranked && other.rank != input.rank
-        }) {
+        if let Some(other) = before
+            .iter()
+            .find(|other| input.builtin.ranked && other.builtin.ranked && other.rank != input.rank)
+        {
             let text = format!(
                 "type of '{name}' must be a scalar or a vector like that of '{}': all positions and sizes of a kernel have the same number of components",
                 other.builtin.name
@@ -149,7 +177,10 @@ pub(crate) fn check(source: &Source, inputs: &[Input], problems: &mut Vec<Messag
         if let Some(other) = before.iter().find(|other| {
             other.builtin.family == input.builtin.family && other.short != input.short
         }) {
-            let text = format!("'{name}' and '{}' must both be made of ushort or both of uint", other.builtin.name);
+            let text = format!(
+                "'{name}' and '{}' must both be made of ushort or both of uint",
+                other.builtin.name
+            );
             problems.push(source.error(input.at, text));
         }
     }
@@ -184,29 +215,83 @@ mod tests {
 
     #[test]
     fn ranks_agree() {
-        assert_eq!(complaints(&[("uint", "thread_position_in_grid"), ("uint3", "threads_per_threadgroup")]).len(), 1);
-        assert!(complaints(&[("uint3", "thread_position_in_grid"), ("uint3", "threads_per_threadgroup")]).is_empty());
-        assert!(complaints(&[("uint3", "thread_position_in_grid"), ("uint", "thread_index_in_threadgroup")]).is_empty());
+        assert_eq!(
+            complaints(&[
+                ("uint", "thread_position_in_grid"),
+                ("uint3", "threads_per_threadgroup")
+            ])
+            .len(),
+            1
+        );
+        assert!(complaints(&[
+            ("uint3", "thread_position_in_grid"),
+            ("uint3", "threads_per_threadgroup")
+        ])
+        .is_empty());
+        assert!(complaints(&[
+            ("uint3", "thread_position_in_grid"),
+            ("uint", "thread_index_in_threadgroup")
+        ])
+        .is_empty());
     }
 
     #[test]
     fn types_agree_within_a_family() {
-        assert_eq!(complaints(&[("uint", "thread_position_in_grid"), ("ushort", "threads_per_grid")]).len(), 1);
-        assert_eq!(complaints(&[("ushort", "thread_index_in_simdgroup"), ("uint", "simdgroup_index_in_threadgroup")]).len(), 1);
-        assert!(complaints(&[("uint", "thread_position_in_grid"), ("ushort", "thread_index_in_simdgroup")]).is_empty());
+        assert_eq!(
+            complaints(&[
+                ("uint", "thread_position_in_grid"),
+                ("ushort", "threads_per_grid")
+            ])
+            .len(),
+            1
+        );
+        assert_eq!(
+            complaints(&[
+                ("ushort", "thread_index_in_simdgroup"),
+                ("uint", "simdgroup_index_in_threadgroup")
+            ])
+            .len(),
+            1
+        );
+        assert!(complaints(&[
+            ("uint", "thread_position_in_grid"),
+            ("ushort", "thread_index_in_simdgroup")
+        ])
+        .is_empty());
     }
 
     #[test]
     fn inputs_come_once() {
-        assert_eq!(complaints(&[("uint", "thread_position_in_grid"), ("uint", "thread_position_in_grid")]).len(), 1);
-        assert_eq!(complaints(&[("uint", "thread_execution_width"), ("uint", "threads_per_simdgroup")]).len(), 1);
+        assert_eq!(
+            complaints(&[
+                ("uint", "thread_position_in_grid"),
+                ("uint", "thread_position_in_grid")
+            ])
+            .len(),
+            1
+        );
+        assert_eq!(
+            complaints(&[
+                ("uint", "thread_execution_width"),
+                ("uint", "threads_per_simdgroup")
+            ])
+            .len(),
+            1
+        );
     }
 
     #[test]
     fn expressions() {
         let input = Input::new(named("thread_position_in_grid").unwrap(), "uint2", 0).unwrap();
-        assert_eq!(input.expression("A1"), "A1(b->thread_position_in_grid[0], b->thread_position_in_grid[1])");
-        let input = Input::new(named("quadgroup_index_in_threadgroup").unwrap(), "uint", 0).unwrap();
-        assert_eq!(input.expression("A1"), "A1(b->thread_index_in_threadgroup / 4u)");
+        assert_eq!(
+            input.expression("A1"),
+            "A1(b->thread_position_in_grid[0], b->thread_position_in_grid[1])"
+        );
+        let input =
+            Input::new(named("quadgroup_index_in_threadgroup").unwrap(), "uint", 0).unwrap();
+        assert_eq!(
+            input.expression("A1"),
+            "A1(b->thread_index_in_threadgroup / 4u)"
+        );
     }
 }

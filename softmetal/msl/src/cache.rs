@@ -23,7 +23,12 @@ impl Key {
     }
 
     pub(crate) fn name(self) -> String {
-        self.0.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+        self.0
+            .finalize()
+            .iter()
+            .take(16)
+            .map(|byte| format!("{byte:02x}"))
+            .collect()
     }
 }
 
@@ -36,14 +41,22 @@ impl Cache {
     /// `$SOFTMETAL_CACHE`, the user's cache directory, or a temporary one.
     pub(crate) fn open() -> Result<&'static Self, CompileError> {
         static OPENED: OnceLock<Result<Cache, CompileError>> = OnceLock::new();
-        OPENED.get_or_init(Self::create).as_ref().map_err(Clone::clone)
+        OPENED
+            .get_or_init(Self::create)
+            .as_ref()
+            .map_err(Clone::clone)
     }
 
     fn create() -> Result<Self, CompileError> {
-        let given = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let given = |name: &str| {
+            std::env::var_os(name)
+                .filter(|value| !value.is_empty())
+                .map(PathBuf::from)
+        };
         if let Some(dir) = given("SOFTMETAL_CACHE") {
-            return Self::at(dir.clone())
-                .map_err(|error| CompileError::toolchain(format!("SOFTMETAL_CACHE={}: {error}", dir.display())));
+            return Self::at(dir.clone()).map_err(|error| {
+                CompileError::toolchain(format!("SOFTMETAL_CACHE={}: {error}", dir.display()))
+            });
         }
         let usual = [
             given("XDG_CACHE_HOME").map(|dir| dir.join("softmetal")),
@@ -57,7 +70,9 @@ impl Cache {
                 Err(error) => reason = format!("{}: {error}", dir.display()),
             }
         }
-        Err(CompileError::toolchain(format!("no directory to keep compiled kernels in ({reason}); set SOFTMETAL_CACHE")))
+        Err(CompileError::toolchain(format!(
+            "no directory to keep compiled kernels in ({reason}); set SOFTMETAL_CACHE"
+        )))
     }
 
     fn at(dir: PathBuf) -> std::io::Result<Self> {
@@ -80,7 +95,9 @@ impl Cache {
     /// A file appears under its name only when it is whole.
     pub(crate) fn write(&self, name: &str, text: &str) -> Result<PathBuf, CompileError> {
         let path = self.path(name);
-        self.make(&path, |temporary| fs::write(temporary, text).map_err(CompileError::toolchain))?;
+        self.make(&path, |temporary| {
+            fs::write(temporary, text).map_err(CompileError::toolchain)
+        })?;
         Ok(path)
     }
 
@@ -137,7 +154,10 @@ mod tests {
             Err(CompileError::toolchain("no"))
         });
         assert!(failed.is_err());
-        let names: Vec<_> = fs::read_dir(&cache.dir).unwrap().map(|e| e.unwrap().file_name()).collect();
+        let names: Vec<_> = fs::read_dir(&cache.dir)
+            .unwrap()
+            .map(|e| e.unwrap().file_name())
+            .collect();
         assert_eq!(names, ["a.txt"]);
         fs::remove_dir_all(&cache.dir).unwrap();
     }

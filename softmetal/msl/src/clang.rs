@@ -20,13 +20,19 @@ impl Clang {
     /// `$SOFTMETAL_CLANG`, or the newest of those known by name.
     pub(crate) fn find() -> Result<&'static Self, CompileError> {
         static FOUND: OnceLock<Result<Clang, CompileError>> = OnceLock::new();
-        FOUND.get_or_init(Self::search).as_ref().map_err(Clone::clone)
+        FOUND
+            .get_or_init(Self::search)
+            .as_ref()
+            .map_err(Clone::clone)
     }
 
     fn search() -> Result<Self, CompileError> {
         if let Some(path) = std::env::var_os("SOFTMETAL_CLANG") {
             return Self::at(Path::new(&path)).map_err(|why| {
-                CompileError::toolchain(format!("SOFTMETAL_CLANG={}: {why}", path.to_string_lossy()))
+                CompileError::toolchain(format!(
+                    "SOFTMETAL_CLANG={}: {why}",
+                    path.to_string_lossy()
+                ))
             });
         }
         let names = ["clang-19", "clang-18", "clang-17", "clang-16", "clang"];
@@ -51,19 +57,23 @@ impl Clang {
         let text = String::from_utf8_lossy(&output.stdout);
         let line = text.lines().next().unwrap_or_default();
         match major_version(line) {
-            Some(version) if version >= OLDEST => {
-                Ok(Self { path: path.to_owned(), version: line.to_owned() })
-            }
+            Some(version) if version >= OLDEST => Ok(Self {
+                path: path.to_owned(),
+                version: line.to_owned(),
+            }),
             Some(version) => Err(format!("version {version} is older than {OLDEST}")),
             None => Err(format!("no version number in {line:?}")),
         }
     }
 
     /// Runs clang with the given text on its standard input.
-    pub(crate) fn run<A: AsRef<OsStr>>(&self, arguments: &[A], input: &str) -> Result<Output, CompileError> {
-        let failed = |error| {
-            CompileError::toolchain(format!("can't run {}: {error}", self.path.display()))
-        };
+    pub(crate) fn run<A: AsRef<OsStr>>(
+        &self,
+        arguments: &[A],
+        input: &str,
+    ) -> Result<Output, CompileError> {
+        let failed =
+            |error| CompileError::toolchain(format!("can't run {}: {error}", self.path.display()));
         let mut child = Command::new(&self.path)
             .args(arguments)
             .stdin(Stdio::piped())
@@ -87,7 +97,10 @@ impl Clang {
 
 fn major_version(line: &str) -> Option<u32> {
     let rest = &line[line.find("version ")? + "version ".len()..];
-    rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+    rest.split(|c: char| !c.is_ascii_digit())
+        .next()?
+        .parse()
+        .ok()
 }
 
 #[cfg(test)]
@@ -96,7 +109,10 @@ mod tests {
 
     #[test]
     fn versions_are_read() {
-        assert_eq!(major_version("Debian clang version 19.1.7 (3~deb12u1)"), Some(19));
+        assert_eq!(
+            major_version("Debian clang version 19.1.7 (3~deb12u1)"),
+            Some(19)
+        );
         assert_eq!(major_version("Apple clang version 15.0.0"), Some(15));
         assert_eq!(major_version("bash: no"), None);
     }

@@ -7,6 +7,7 @@ use crate::emit::Output;
 use crate::error::{CompileError, Message};
 use crate::headers;
 use crate::options::Options;
+use crate::program::Program;
 use crate::source::Source;
 use crate::{diagnostics, MAIN_FILE};
 use std::path::{Path, PathBuf};
@@ -77,9 +78,21 @@ impl Compiler {
         flags.extend(versions(options));
         let base = flags
             .iter()
-            .fold(Key::new(GENERATION).with(&clang.version).with(headers::fingerprint()), |key, flag| key.with(flag))
+            .fold(
+                Key::new(GENERATION)
+                    .with(&clang.version)
+                    .with(headers::fingerprint()),
+                |key, flag| key.with(flag),
+            )
             .name();
-        Ok(Self { clang, cache, include, flags, base, options: options.clone() })
+        Ok(Self {
+            clang,
+            cache,
+            include,
+            flags,
+            base,
+            options: options.clone(),
+        })
     }
 
     fn key(&self, kind: &str) -> Key {
@@ -96,15 +109,34 @@ impl Compiler {
         if let Some(text) = self.cache.read(&name) {
             return Ok(text);
         }
-        let mut arguments: Vec<String> = ["-E", "-x", "c++", "-std=c++17", "-nostdinc", "-undef", "-w", "-fno-caret-diagnostics"]
-            .map(String::from)
-            .to_vec();
+        let mut arguments: Vec<String> = [
+            "-E",
+            "-x",
+            "c++",
+            "-std=c++17",
+            "-nostdinc",
+            "-undef",
+            "-w",
+            "-fno-caret-diagnostics",
+        ]
+        .map(String::from)
+        .to_vec();
         arguments.push(format!("-I{}", self.include.display()));
-        arguments.push(format!("-include{}", self.include.join("softmetal/macros.h").display()));
+        arguments.push(format!(
+            "-include{}",
+            self.include.join("softmetal/macros.h").display()
+        ));
         arguments.extend(versions(&self.options));
-        arguments.extend(self.options.defines.iter().map(|(name, value)| format!("-D{name}={value}")));
+        arguments.extend(
+            self.options
+                .defines
+                .iter()
+                .map(|(name, value)| format!("-D{name}={value}")),
+        );
         arguments.push("-".into());
-        let output = self.clang.run(&arguments, &format!("#line 1 \"{MAIN_FILE}\"\n{source}\n"))?;
+        let output = self
+            .clang
+            .run(&arguments, &format!("#line 1 \"{MAIN_FILE}\"\n{source}\n"))?;
         if !output.status.success() {
             return Err(diagnostics::failure(&output, |message| message));
         }
@@ -114,23 +146,50 @@ impl Compiler {
     }
 
     /// Lets clang look at everything, once for each text.
-    pub(crate) fn check(&self, source: &Source, emitted: &Output) -> Result<(), CompileError> {
-        let strict = if self.options.strict { "strict" } else { "lenient" };
-        let name = format!("{}.checked", self.key("check").with(strict).with(&emitted.text).name());
+    pub(crate) fn check(&self, program: &Program, emitted: &Output) -> Result<(), CompileError> {
+        let strict = if self.options.strict {
+            "strict"
+        } else {
+            "lenient"
+        };
+        let name = format!(
+            "{}.checked",
+            self.key("check").with(strict).with(&emitted.text).name()
+        );
         if self.cache.path(&name).exists() {
             return Ok(());
         }
         let mut arguments = self.arguments()?;
-        arguments.extend(["-fsyntax-only", "-Wno-everything", "-Wimplicit-float-conversion", "-"].map(String::from));
+        arguments.extend(
+            [
+                "-fsyntax-only",
+                "-Wno-everything",
+                "-Wimplicit-float-conversion",
+                "-Wglobal-constructors",
+                "-",
+            ]
+            .map(String::from),
+        );
         let output = self.clang.run(&arguments, &emitted.text)?;
+        let source = &program.source;
         let place = |message| diagnostics::with_column(message, source.files(), &emitted.columns);
         if !output.status.success() {
             return Err(diagnostics::failure(&output, place));
         }
         if self.options.strict {
-            let narrowed: Vec<Message> = diagnostics::narrowed_to_bfloat(&output).into_iter().map(place).collect();
-            if !narrowed.is_empty() {
-                return Err(CompileError::Source(narrowed));
+            let mut refused = diagnostics::strict_warnings(&output);
+            refused.retain(|message| {
+                let derived = || {
+                    program
+                        .constants
+                        .is_derived_at(source, &message.file, message.line)
+                };
+                message.text != diagnostics::NOT_CONSTANT || !derived()
+            });
+            if !refused.is_empty() {
+                return Err(CompileError::source(
+                    refused.into_iter().map(place).collect(),
+                ));
             }
         }
         self.cache.write(&name, "")?;
@@ -138,19 +197,42 @@ impl Compiler {
     }
 
     /// The path of the shared object made from the text.
-    pub(crate) fn compile(&self, source: &Source, emitted: &Output) -> Result<PathBuf, CompileError> {
-        let path = self.cache.path(&format!("{}.so", self.key("object").with(&emitted.text).name()));
+    pub(crate) fn compile(
+        &self,
+        source: &Source,
+        emitted: &Output,
+    ) -> Result<PathBuf, CompileError> {
+        let path = self.cache.path(&format!(
+            "{}.so",
+            self.key("object").with(&emitted.text).name()
+        ));
         if path.exists() {
             return Ok(path);
         }
         let arguments = self.arguments()?;
         self.cache.make(&path, |temporary| {
             let mut arguments = arguments;
-            arguments.extend(["-w", "-shared", "-nostartfiles", "-Wl,-z,defs", "-", "-lm", "-o"].map(String::from));
+            arguments.extend(
+                [
+                    "-w",
+                    "-shared",
+                    "-nostartfiles",
+                    "-Wl,-z,defs",
+                    "-",
+                    "-lm",
+                    "-o",
+                ]
+                .map(String::from),
+            );
             arguments.push(temporary.display().to_string());
             let output = self.clang.run(&arguments, &emitted.text)?;
-            let place = |message| diagnostics::with_column(message, source.files(), &emitted.columns);
-            if output.status.success() { Ok(()) } else { Err(self.explain(&output, place)) }
+            let place =
+                |message| diagnostics::with_column(message, source.files(), &emitted.columns);
+            if output.status.success() {
+                Ok(())
+            } else {
+                Err(self.explain(&output, place))
+            }
         })?;
         Ok(path)
     }
@@ -158,12 +240,18 @@ impl Compiler {
     fn explain(&self, output: &ProcessOutput, place: impl Fn(Message) -> Message) -> CompileError {
         let text = String::from_utf8_lossy(&output.stderr);
         if let Some(at) = text.find(UNSET) {
-            let name: String =
-                text[at + UNSET.len()..].chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
-            return CompileError::Constants(format!("function constant '{name}' is used but has no value"));
+            let name: String = text[at + UNSET.len()..]
+                .chars()
+                .take_while(|c| c.is_alphanumeric() || *c == '_')
+                .collect();
+            return CompileError::Constants(format!(
+                "function constant '{name}' is used but has no value"
+            ));
         }
         if text.contains("unable to execute command") || text.contains("invalid linker name") {
-            return CompileError::toolchain(format!("clang finds no linker (Debian: apt-get install binutils gcc): {text}"));
+            return CompileError::toolchain(format!(
+                "clang finds no linker (Debian: apt-get install binutils gcc): {text}"
+            ));
         }
         diagnostics::failure(output, place)
     }
@@ -179,13 +267,16 @@ impl Compiler {
 
     /// The header, parsed once and for all.
     fn precompiled(&self, header: &Path) -> Result<PathBuf, CompileError> {
-        let path = self.cache.path(&format!("{}.pch", self.key("header").name()));
+        let path = self
+            .cache
+            .path(&format!("{}.pch", self.key("header").name()));
         if path.exists() {
             return Ok(path);
         }
         self.cache.make(&path, |temporary| {
             let mut arguments = self.flags.clone();
-            arguments.extend(["-nostdinc", "-nostdinc++", "-w", "-x", "c++-header"].map(String::from));
+            arguments
+                .extend(["-nostdinc", "-nostdinc++", "-w", "-x", "c++-header"].map(String::from));
             arguments.push(header.display().to_string());
             arguments.push("-o".into());
             arguments.push(temporary.display().to_string());
@@ -194,7 +285,9 @@ impl Compiler {
                 return Ok(());
             }
             let text = String::from_utf8_lossy(&output.stderr);
-            Err(CompileError::toolchain(format!("softmetal's own headers don't compile: {text}")))
+            Err(CompileError::toolchain(format!(
+                "softmetal's own headers don't compile: {text}"
+            )))
         })?;
         Ok(path)
     }
@@ -202,7 +295,10 @@ impl Compiler {
 
 /// Macros that depend on the language version and on the choice of functions.
 fn versions(options: &Options) -> Vec<String> {
-    let mut defines = vec!["-D__METAL__=1".to_owned(), format!("-D__METAL_VERSION__={}", options.language.number())];
+    let mut defines = vec![
+        "-D__METAL__=1".to_owned(),
+        format!("-D__METAL_VERSION__={}", options.language.number()),
+    ];
     if cfg!(target_os = "macos") || cfg!(target_os = "linux") {
         defines.push("-D__METAL_MACOS__=1".into());
     }

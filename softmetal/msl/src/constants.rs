@@ -47,7 +47,12 @@ pub(crate) fn find(source: &Source, items: &[Item], problems: &mut Vec<Message>)
     constants
 }
 
-fn collect(source: &Source, items: &[Item], constants: &mut Constants, problems: &mut Vec<Message>) {
+fn collect(
+    source: &Source,
+    items: &[Item],
+    constants: &mut Constants,
+    problems: &mut Vec<Message>,
+) {
     for item in items {
         match &item.kind {
             ItemKind::Namespace { items, .. } => collect(source, items, constants, problems),
@@ -68,7 +73,12 @@ fn collect(source: &Source, items: &[Item], constants: &mut Constants, problems:
 }
 
 impl Constants {
-    fn declare(&self, source: &Source, item: &Item, arguments: Range<usize>) -> Result<FunctionConstant, Message> {
+    fn declare(
+        &self,
+        source: &Source,
+        item: &Item,
+        arguments: Range<usize>,
+    ) -> Result<FunctionConstant, Message> {
         let end = item.range.end - 1;
         let refuse = |text: &str| Err(source.error(item.start, text));
         if source.find(item.start..end, &["constant"]).is_none() {
@@ -77,13 +87,19 @@ impl Constants {
         if source.find(item.start..end, &["="]).is_some() {
             return refuse("function constants cannot be initialised");
         }
-        let declared = item.start..(item.start..end).find(|i| source.is_attribute(*i)).unwrap_or(end);
+        let declared = item.start
+            ..(item.start..end)
+                .find(|i| source.is_attribute(*i))
+                .unwrap_or(end);
         let index = integer(source, arguments).filter(|index| (0..=65535).contains(index));
         let (Some(index), Some(name)) = (index, declarator_name(source, declared.clone())) else {
             return refuse("'function_constant' attribute takes an index between 0 and 65535");
         };
         if let Some(other) = self.list.iter().find(|other| other.index == index as u32) {
-            return refuse(&format!("function constant index {index} is already used by '{}'", other.name));
+            return refuse(&format!(
+                "function constant index {index} is already used by '{}'",
+                other.name
+            ));
         }
         Ok(FunctionConstant {
             name: source[name].text.clone(),
@@ -94,7 +110,9 @@ impl Constants {
     }
 
     fn derive(&mut self, source: &Source, item: &Item) {
-        let Some(equals) = item.range.clone().find(|i| source.is(*i, "=")) else { return };
+        let Some(equals) = item.range.clone().find(|i| source.is(*i, "=")) else {
+            return;
+        };
         let initialiser = equals + 1..item.range.end - 1;
         let declared = item.start..equals;
         let known = |i: usize| source.is_word(i) && self.is_known(&source[i].text);
@@ -113,7 +131,8 @@ impl Constants {
     }
 
     fn is_known(&self, name: &str) -> bool {
-        self.list.iter().any(|constant| constant.name == name) || self.derived.iter().any(|derived| derived.name == name)
+        self.list.iter().any(|constant| constant.name == name)
+            || self.derived.iter().any(|derived| derived.name == name)
     }
 
     fn find_queries(&mut self, source: &Source, problems: &mut Vec<Message>) {
@@ -134,7 +153,11 @@ impl Constants {
         for constant in &self.list {
             edits.remove(constant.item.clone());
         }
-        for i in self.derived.iter().flat_map(|derived| derived.item.start..derived.initialiser.start) {
+        for i in self
+            .derived
+            .iter()
+            .flat_map(|derived| derived.item.start..derived.initialiser.start)
+        {
             if source.is(i, "constexpr") {
                 edits.remove(i..i + 1);
             }
@@ -144,8 +167,12 @@ impl Constants {
     /// Checks that the values given are of the declared types.
     pub(crate) fn check(&self, given: &[(u32, Constant)]) -> Result<(), CompileError> {
         for (index, value) in given {
-            let Some(constant) = self.list.iter().find(|constant| constant.index == *index) else { continue };
-            let known = KNOWN.iter().any(|sample| sample.type_names().contains(&constant.type_name.as_str()));
+            let Some(constant) = self.list.iter().find(|constant| constant.index == *index) else {
+                continue;
+            };
+            let known = KNOWN
+                .iter()
+                .any(|sample| sample.type_names().contains(&constant.type_name.as_str()));
             if known && !value.type_names().contains(&constant.type_name.as_str()) {
                 return Err(CompileError::Constants(format!(
                     "function constant '{}' (index {index}) is declared '{}', the value given is of type '{}'",
@@ -160,23 +187,38 @@ impl Constants {
 
     /// Those of the values that the source declares, sorted.
     pub(crate) fn relevant(&self, given: &[(u32, Constant)]) -> Vec<(u32, Constant)> {
-        let mut values: Vec<_> =
-            given.iter().filter(|(index, _)| self.list.iter().any(|c| c.index == *index)).copied().collect();
+        let mut values: Vec<_> = given
+            .iter()
+            .filter(|(index, _)| self.list.iter().any(|c| c.index == *index))
+            .copied()
+            .collect();
         values.sort_by_key(|(index, _)| *index);
         values.dedup_by_key(|(index, _)| *index);
         values
     }
 
-    /// The index of the constant of that name.
-    pub(crate) fn index(&self, name: &str) -> Option<u32> {
-        self.list.iter().find(|constant| constant.name == name).map(|constant| constant.index)
+    /// Whether a constant derived from function constants is declared in that line.
+    pub(crate) fn is_derived_at(&self, source: &Source, file: &str, line: u32) -> bool {
+        let mut places = self
+            .derived
+            .iter()
+            .flat_map(|derived| derived.item.clone())
+            .map(|i| source[i].place);
+        places.any(|place| place.line == line && source.files()[place.file as usize] == file)
     }
 
     /// Texts that replace token ranges. Without values all constants are declared but not defined, so
     /// that a use in a constant expression is refused.
-    pub(crate) fn texts(&self, source: &Source, given: Option<&[(u32, Constant)]>) -> HashMap<usize, (usize, String)> {
+    pub(crate) fn texts(
+        &self,
+        source: &Source,
+        given: Option<&[(u32, Constant)]>,
+    ) -> HashMap<usize, (usize, String)> {
         let value = |constant: &FunctionConstant| {
-            given?.iter().find(|(index, _)| *index == constant.index).map(|(_, value)| *value)
+            given?
+                .iter()
+                .find(|(index, _)| *index == constant.index)
+                .map(|(_, value)| *value)
         };
         let mut texts = HashMap::new();
         let mut unset: HashMap<&str, &str> = HashMap::new();
@@ -184,7 +226,10 @@ impl Constants {
             let (name, type_name) = (&constant.name, &constant.type_name);
             let text = match value(constant) {
                 Some(value) => {
-                    format!("static constexpr {type_name} {name} = static_cast<{type_name}>({});", value.expression(type_name))
+                    format!(
+                        "static constexpr {type_name} {name} = static_cast<{type_name}>({});",
+                        value.expression(type_name)
+                    )
                 }
                 None => {
                     unset.insert(name, name);
@@ -197,7 +242,9 @@ impl Constants {
             let root = derived.initialiser.clone().find_map(|i| {
                 let root = unset.get(source[i].text.as_str())?;
                 let asked = self.queries.iter().any(|(range, name)| {
-                    name == root && derived.initialiser.start <= range.start && range.end <= derived.initialiser.end
+                    name == root
+                        && derived.initialiser.start <= range.start
+                        && range.end <= derived.initialiser.end
                 });
                 (!asked).then_some(*root)
             });
@@ -208,8 +255,14 @@ impl Constants {
             }
         }
         for (range, name) in &self.queries {
-            let defined = self.list.iter().any(|c| c.name == *name && value(c).is_some());
-            texts.insert(range.start, (range.end, (given.is_none() || defined).to_string()));
+            let defined = self
+                .list
+                .iter()
+                .any(|c| c.name == *name && value(c).is_some());
+            texts.insert(
+                range.start,
+                (range.end, (given.is_none() || defined).to_string()),
+            );
         }
         texts
     }

@@ -26,8 +26,13 @@ pub(crate) struct Item {
 
 #[derive(Clone, Debug)]
 pub(crate) enum ItemKind {
-    Namespace { name: String, items: Vec<Item> },
-    Class { items: Vec<Item> },
+    Namespace {
+        name: String,
+        items: Vec<Item>,
+    },
+    Class {
+        items: Vec<Item>,
+    },
     Function(Function),
     /// A variable, a type alias, an enumeration … everything else up to its `;`.
     Plain,
@@ -77,7 +82,13 @@ fn item(source: &Source, range: Range<usize>, scope: Scope) -> Result<Item, Mess
         if !source.is(at + 1, "<") {
             let end = statement_end(source, at, range.end)?;
             let kind = ItemKind::Instantiation;
-            return Ok(Item { range: range.start..end, start: at, heads, kind, scope });
+            return Ok(Item {
+                range: range.start..end,
+                start: at,
+                heads,
+                kind,
+                scope,
+            });
         }
         let close = source
             .angle(at + 1)
@@ -90,7 +101,13 @@ fn item(source: &Source, range: Range<usize>, scope: Scope) -> Result<Item, Mess
         Some(found) => found,
         None => declaration(source, at..range.end)?,
     };
-    Ok(Item { range: range.start..end, start, heads, kind, scope })
+    Ok(Item {
+        range: range.start..end,
+        start,
+        heads,
+        kind,
+        scope,
+    })
 }
 
 fn namespace(source: &Source, at: usize) -> Result<Option<(ItemKind, usize)>, Message> {
@@ -126,8 +143,16 @@ fn statement_end(source: &Source, from: usize, limit: usize) -> Result<usize, Me
 }
 
 /// Words whose parentheses are not a parameter list.
-const NOT_FUNCTIONS: &[&str] =
-    &["decltype", "alignas", "noexcept", "__attribute__", "sizeof", "explicit", "static_assert", "coherent"];
+const NOT_FUNCTIONS: &[&str] = &[
+    "decltype",
+    "alignas",
+    "noexcept",
+    "__attribute__",
+    "sizeof",
+    "explicit",
+    "static_assert",
+    "coherent",
+];
 
 fn declaration(source: &Source, range: Range<usize>) -> Result<(ItemKind, usize), Message> {
     let mut class_key = false;
@@ -152,9 +177,15 @@ fn declaration(source: &Source, range: Range<usize>) -> Result<(ItemKind, usize)
             let close = source.pair(at);
             let named = at > range.start
                 && !source.is_any(at - 1, NOT_FUNCTIONS)
-                && (source[at - 1].is_word() || follows_operator(source, range.start, at) || source.is(at - 1, ">"));
+                && (source[at - 1].is_word()
+                    || follows_operator(source, range.start, at)
+                    || source.is(at - 1, ">"));
             if named && !typedef && class_items.is_none() {
-                function = Some(Function { name: at - 1, parameters: at + 1..close, body: None });
+                function = Some(Function {
+                    name: at - 1,
+                    parameters: at + 1..close,
+                    body: None,
+                });
             }
             at = close + 1;
         } else if token.is(";") {
@@ -240,7 +271,9 @@ mod tests {
                     ItemKind::Namespace { name, items } => {
                         format!("namespace {name} [{}]", describe(source, items).join(", "))
                     }
-                    ItemKind::Class { items } => format!("class [{}]", describe(source, items).join(", ")),
+                    ItemKind::Class { items } => {
+                        format!("class [{}]", describe(source, items).join(", "))
+                    }
                     ItemKind::Function(f) => format!(
                         "{}({}){}",
                         source[f.name].text,
@@ -261,9 +294,20 @@ mod tests {
             outline("int f(int a, vec<T, 4> b) { return a; } void g(); constant float x[2] = {1, 2}; using A = B<1>;"),
             ["f(2){}", "g(0)", "plain", "plain"]
         );
-        assert_eq!(outline("typedef void (fn_t)(device int* p); enum E { A, B }; static_assert(1 < 2, \"\");"), ["plain"; 3]);
-        assert_eq!(outline("constant int t {3}; decltype(f(1)) g(int) { }"), ["plain", "g(1){}"]);
-        assert_eq!(outline("struct S f(int a) { } typedef struct { int a; } T;"), ["f(1){}", "class [plain]"]);
+        assert_eq!(
+            outline(
+                "typedef void (fn_t)(device int* p); enum E { A, B }; static_assert(1 < 2, \"\");"
+            ),
+            ["plain"; 3]
+        );
+        assert_eq!(
+            outline("constant int t {3}; decltype(f(1)) g(int) { }"),
+            ["plain", "g(1){}"]
+        );
+        assert_eq!(
+            outline("struct S f(int a) { } typedef struct { int a; } T;"),
+            ["f(1){}", "class [plain]"]
+        );
     }
 
     #[test]
@@ -291,12 +335,18 @@ mod tests {
 
     #[test]
     fn default_arguments_do_not_hide_the_body() {
-        assert_eq!(outline("void f(int a = 3, B b = {1}) { } int x = f(1);"), ["f(2){}", "plain"]);
+        assert_eq!(
+            outline("void f(int a = 3, B b = {1}) { } int x = f(1);"),
+            ["f(2){}", "plain"]
+        );
     }
 
     #[test]
     fn what_does_not_end_is_refused() {
         let source = source::parse("int a");
-        assert_eq!(parse(&source).unwrap_err().text, "expected ';' behind this declaration");
+        assert_eq!(
+            parse(&source).unwrap_err().text,
+            "expected ';' behind this declaration"
+        );
     }
 }

@@ -13,7 +13,10 @@ pub(crate) struct Edits {
 
 impl Edits {
     pub(crate) fn new(source: &Source) -> Self {
-        Self { replaced: vec![None; source.len()], before: BTreeMap::new() }
+        Self {
+            replaced: vec![None; source.len()],
+            before: BTreeMap::new(),
+        }
     }
 
     pub(crate) fn replace(&mut self, at: usize, text: impl Into<String>) {
@@ -90,8 +93,11 @@ impl Writer {
                 self.text.push('\n');
             }
         } else {
-            let name = files[place.file as usize].replace('\\', "\\\\").replace('"', "\\\"");
-            self.text.push_str(&format!("\n# {} \"{name}\"\n", place.line));
+            let name = files[place.file as usize]
+                .replace('\\', "\\\\")
+                .replace('"', "\\\"");
+            self.text
+                .push_str(&format!("\n# {} \"{name}\"\n", place.line));
         }
         self.place = place;
         self.line_start = self.text.len();
@@ -109,7 +115,10 @@ impl Writer {
             self.text.push('\n');
             self.text.push_str(text);
             self.text.push('\n');
-            self.place = Place { line: 0, ..token.place };
+            self.place = Place {
+                line: 0,
+                ..token.place
+            };
             return;
         }
         if let Some(before) = before {
@@ -121,8 +130,15 @@ impl Writer {
             self.text.push(' ');
         }
         let column = (self.text.len() - self.line_start + 1) as u32;
-        let line = self.columns.entry((token.place.file, token.place.line)).or_default();
-        line.push((column, token.place.column, if changed { 0 } else { text.len() as u32 }));
+        let line = self
+            .columns
+            .entry((token.place.file, token.place.line))
+            .or_default();
+        line.push((
+            column,
+            token.place.column,
+            if changed { 0 } else { text.len() as u32 },
+        ));
         self.text.push_str(text);
         if changed {
             self.text.push(' ');

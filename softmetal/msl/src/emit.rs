@@ -36,6 +36,7 @@ pub(crate) fn emit(program: &Program, selection: Selection<'_>) -> Output {
         Selection::Everything => ((0..program.entries.len()).collect(), None),
         Selection::Entries(list, constants) => (list.to_vec(), Some(constants)),
     };
+    let constants_known = constants.is_some();
     let source = &program.source;
     let mut writer = Writer::default();
     writer.plain("# 1 \"softmetal_entry\"\n");
@@ -48,7 +49,9 @@ pub(crate) fn emit(program: &Program, selection: Selection<'_>) -> Output {
     }
     let mut skips = vec![0; source.len()];
     for (n, kernel) in program.kernels.iter().enumerate() {
-        let needed = wanted.iter().any(|entry| program.entries[*entry].kernel == n);
+        let needed = wanted
+            .iter()
+            .any(|entry| program.entries[*entry].kernel == n);
         if !needed {
             // The declaration stays, as types may be made from it.
             skips[kernel.body.start - 1] = kernel.item.end;
@@ -57,7 +60,12 @@ pub(crate) fn emit(program: &Program, selection: Selection<'_>) -> Output {
     let mut i = 0;
     loop {
         for &place in &ends[i] {
-            let text = entry_text(program, &program.entries[wanted[place]], place);
+            let text = entry_text(
+                program,
+                &program.entries[wanted[place]],
+                place,
+                constants_known,
+            );
             writer.at_line(source, i - 1, &text);
         }
         if i == source.len() {
@@ -75,14 +83,20 @@ pub(crate) fn emit(program: &Program, selection: Selection<'_>) -> Output {
         }
     }
     writer.plain("\n");
-    Output { text: writer.text, columns: writer.columns }
+    Output {
+        text: writer.text,
+        columns: writer.columns,
+    }
 }
 
 /// For each kernel a function that calls an instance of it.
 fn callers(program: &Program, wanted: &[usize]) -> String {
     let mut text = String::from("namespace softmetal_entry {\n");
     for (n, kernel) in program.kernels.iter().enumerate() {
-        if wanted.iter().any(|entry| program.entries[*entry].kernel == n) {
+        if wanted
+            .iter()
+            .any(|entry| program.entries[*entry].kernel == n)
+        {
             caller(&mut text, n, kernel);
         }
     }
@@ -91,7 +105,9 @@ fn callers(program: &Program, wanted: &[usize]) -> String {
 }
 
 fn caller(text: &mut String, number: usize, kernel: &Kernel) {
-    let types: Vec<_> = (0..kernel.arguments.len()).map(|i| format!("A{i}")).collect();
+    let types: Vec<_> = (0..kernel.arguments.len())
+        .map(|i| format!("A{i}"))
+        .collect();
     let mut bound = 0;
     let values: Vec<_> = kernel
         .arguments
@@ -106,7 +122,11 @@ fn caller(text: &mut String, number: usize, kernel: &Kernel) {
         })
         .collect();
     let head: Vec<_> = types.iter().map(|name| format!("class {name}")).collect();
-    let head = if head.is_empty() { String::new() } else { format!("template <{}> ", head.join(", ")) };
+    let head = if head.is_empty() {
+        String::new()
+    } else {
+        format!("template <{}> ", head.join(", "))
+    };
     let _ = writeln!(
         text,
         "{head}inline __attribute__((always_inline, no_sanitize(\"kernel-address\"))) \
@@ -116,14 +136,29 @@ fn caller(text: &mut String, number: usize, kernel: &Kernel) {
     );
 }
 
-fn entry_text(program: &Program, entry: &Entry, place: usize) -> String {
+/// Without the values of function constants the switches of arguments are looked at, but have no value.
+fn entry_text(program: &Program, entry: &Entry, place: usize, constants_known: bool) -> String {
     let kernel = &program.kernels[entry.kernel];
     let target = &entry.target;
     let mut rows = String::new();
+    let mut switches = String::new();
     for (i, argument) in kernel.arguments.iter().enumerate() {
-        let Argument::Bound(bound) = argument else { continue };
+        let Argument::Bound(bound) = argument else {
+            continue;
+        };
         let enabled = match &bound.switch {
-            Some(range) => format!("(unsigned long)(bool)({})", program.source.text(range.clone())),
+            Some(range) if constants_known => format!(
+                "(unsigned long)(bool)({})",
+                program.source.text(range.clone())
+            ),
+            Some(range) => {
+                let _ = write!(
+                    switches,
+                    "(void)(bool)({}); ",
+                    program.source.text(range.clone())
+                );
+                "1".to_owned()
+            }
             None => "1".to_owned(),
         };
         let of = format!("softmetal_entry::parameter<{i}, softmetal_type_{place}>");
@@ -133,7 +168,7 @@ fn entry_text(program: &Program, entry: &Entry, place: usize) -> String {
         "typedef decltype({target}) softmetal_type_{place}; \
          extern \"C\" __attribute__((visibility(\"default\"), used)) const unsigned long {}[][3] = {{{rows}{{0, 0, 0}}}}; \
          extern \"C\" __attribute__((visibility(\"default\"), used, no_sanitize(\"kernel-address\"))) \
-         void {}(void* const* a, const softmetal::Builtins* b) {{ softmetal_entry::call_{}({target}, a, b); }}",
+         void {}(void* const* a, const softmetal::Builtins* b) {{ {switches}softmetal_entry::call_{}({target}, a, b); }}",
         table_symbol(place),
         entry_symbol(place),
         entry.kernel

@@ -13,7 +13,11 @@ pub struct Message {
 
 impl fmt::Display for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}:{}: error: {}", self.file, self.line, self.column, self.text)
+        write!(
+            f,
+            "{}:{}:{}: error: {}",
+            self.file, self.line, self.column, self.text
+        )
     }
 }
 
@@ -28,7 +32,15 @@ pub enum CompileError {
     Toolchain(String),
 }
 
+/// As many as clang gives before it stops.
+const MOST_MESSAGES: usize = 20;
+
 impl CompileError {
+    pub(crate) fn source(mut messages: Vec<Message>) -> Self {
+        messages.truncate(MOST_MESSAGES);
+        Self::Source(messages)
+    }
+
     pub(crate) fn toolchain(what: impl fmt::Display) -> Self {
         Self::Toolchain(what.to_string())
     }

@@ -24,5 +24,10 @@ pub(crate) fn install(cache: &Cache) -> Result<PathBuf, CompileError> {
 
 /// A hash of all headers.
 pub(crate) fn fingerprint() -> String {
-    HEADERS.iter().fold(Key::new("headers"), |key, (path, text)| key.with(path).with(text)).name()
+    HEADERS
+        .iter()
+        .fold(Key::new("headers"), |key, (path, text)| {
+            key.with(path).with(text)
+        })
+        .name()
 }

@@ -48,7 +48,9 @@ pub(crate) struct Bound {
 pub(crate) fn is_kernel(source: &Source, item: &Item, function: &Function) -> bool {
     let specifiers = item.start..function.name;
     source.find(specifiers.clone(), &["kernel"]).is_some()
-        || attributes(source, specifiers).iter().any(|attribute| attribute.name == "kernel")
+        || attributes(source, specifiers)
+            .iter()
+            .any(|attribute| attribute.name == "kernel")
 }
 
 impl Kernel {
@@ -72,7 +74,10 @@ impl Kernel {
         };
         let outside = attributes(source, item.start..function.name)
             .into_iter()
-            .chain(attributes(source, function.parameters.end + 1..body.start - 1));
+            .chain(attributes(
+                source,
+                function.parameters.end + 1..body.start - 1,
+            ));
         for attribute in outside {
             kernel.take_attribute(source, &attribute, problems);
         }
@@ -84,19 +89,36 @@ impl Kernel {
         kernel
     }
 
-    fn take_attribute(&mut self, source: &Source, attribute: &Attribute, problems: &mut Vec<Message>) {
+    fn take_attribute(
+        &mut self,
+        source: &Source,
+        attribute: &Attribute,
+        problems: &mut Vec<Message>,
+    ) {
         match attribute.name.as_str() {
             "kernel" => {}
             "host_name" => match string(source, attribute.arguments.clone()) {
                 Some(name) => self.host_name = Some(name),
-                None => problems.push(source.error(attribute.at, "'host_name' attribute takes a string literal")),
+                None => problems.push(
+                    source.error(attribute.at, "'host_name' attribute takes a string literal"),
+                ),
             },
-            "max_total_threads_per_threadgroup" => self.max_threads = Some(attribute.arguments.clone()),
-            other => problems.push(source.error(attribute.at, format!("unknown attribute '{other}' on a kernel"))),
+            "max_total_threads_per_threadgroup" => {
+                self.max_threads = Some(attribute.arguments.clone())
+            }
+            other => problems.push(source.error(
+                attribute.at,
+                format!("unknown attribute '{other}' on a kernel"),
+            )),
         }
     }
 
-    fn read_parameters(&mut self, source: &Source, parameters: Range<usize>, problems: &mut Vec<Message>) {
+    fn read_parameters(
+        &mut self,
+        source: &Source,
+        parameters: Range<usize>,
+        problems: &mut Vec<Message>,
+    ) {
         if source.text(parameters.clone()) == "void" {
             return;
         }
@@ -111,10 +133,17 @@ impl Kernel {
         for parameter in &pending {
             if let (Some(index), Some(class)) = (parameter.index, parameter.slot_class()) {
                 if index >= i64::from(SLOTS) || index < 0 {
-                    let text = format!("'{}' attribute parameter is out of bounds: must be between 0 and {}", class.0, SLOTS - 1);
+                    let text = format!(
+                        "'{}' attribute parameter is out of bounds: must be between 0 and {}",
+                        class.0,
+                        SLOTS - 1
+                    );
                     problems.push(source.error(parameter.at, text));
                 } else if taken[class.1].contains(&index) {
-                    let text = format!("cannot reserve '{}' resource location at index {index}: it is taken", class.0);
+                    let text = format!(
+                        "cannot reserve '{}' resource location at index {index}: it is taken",
+                        class.0
+                    );
                     problems.push(source.error(parameter.at, text));
                 }
                 taken[class.1].push(index);
@@ -126,13 +155,18 @@ impl Kernel {
                 ParameterKind::Bound(mut bound) => {
                     let taken = &mut taken[usize::from(bound.space == Space::Threadgroup)];
                     let index = parameter.index.unwrap_or_else(|| {
-                        let free = (0..).find(|index| !taken.contains(index)).unwrap_or_default();
+                        let free = (0..)
+                            .find(|index| !taken.contains(index))
+                            .unwrap_or_default();
                         taken.push(free);
                         free
                     });
                     bound.index = index as u32;
                     if parameter.index.is_none() && bound.index >= SLOTS {
-                        problems.push(source.error(parameter.at, format!("no index is left for '{}'", bound.name)));
+                        problems.push(source.error(
+                            parameter.at,
+                            format!("no index is left for '{}'", bound.name),
+                        ));
                     }
                     Argument::Bound(bound)
                 }
@@ -172,7 +206,9 @@ enum ParameterKind {
 impl Parameter {
     fn slot_class(&self) -> Option<(&'static str, usize)> {
         match &self.kind {
-            ParameterKind::Bound(bound) if bound.space == Space::Threadgroup => Some(("threadgroup", 1)),
+            ParameterKind::Bound(bound) if bound.space == Space::Threadgroup => {
+                Some(("threadgroup", 1))
+            }
             ParameterKind::Bound(_) => Some(("buffer", 0)),
             ParameterKind::Input(_) => None,
         }
@@ -180,24 +216,42 @@ impl Parameter {
 
     fn read(source: &Source, part: Range<usize>) -> Result<Self, Message> {
         let found = attributes(source, part.clone());
-        let plain_end = (part.clone()).find(|i| source.is_attribute(*i)).unwrap_or(part.end);
-        let end = (part.start..plain_end).find(|i| source.is(*i, "=")).unwrap_or(plain_end);
+        let plain_end = (part.clone())
+            .find(|i| source.is_attribute(*i))
+            .unwrap_or(part.end);
+        let end = (part.start..plain_end)
+            .find(|i| source.is(*i, "="))
+            .unwrap_or(plain_end);
         let declared = part.start..end;
-        let sigil = declared.clone().rev().find(|i| source.is_any(*i, &["*", "&", "&&"]));
+        let sigil = declared
+            .clone()
+            .rev()
+            .find(|i| source.is_any(*i, &["*", "&", "&&"]));
         let dimension = declared.clone().find(|i| source.is(*i, "["));
         let name = declarator_name(source, declared.clone());
-        if let Some(input) = found.iter().find_map(|a| builtin::named(&a.name).map(|b| (a, b))) {
+        if let Some(input) = found
+            .iter()
+            .find_map(|a| builtin::named(&a.name).map(|b| (a, b)))
+        {
             let (attribute, builtin) = input;
             if sigil.is_some() {
-                return Err(source.error(part.start, format!("'{}' is passed by value", builtin.name)));
+                return Err(
+                    source.error(part.start, format!("'{}' is passed by value", builtin.name))
+                );
             }
             let words: Vec<_> = declared
-                .filter(|i| Some(*i) != name && !source.is_any(*i, &["const", "metal", "::", "thread"]))
+                .filter(|i| {
+                    Some(*i) != name && !source.is_any(*i, &["const", "metal", "::", "thread"])
+                })
                 .map(|i| source[i].text.as_str())
                 .collect();
             let input = Input::new(builtin, &words.join(" "), attribute.at)
                 .map_err(|text| source.error(attribute.at, text))?;
-            return Ok(Self { at: part.start, kind: ParameterKind::Input(input), index: None });
+            return Ok(Self {
+                at: part.start,
+                kind: ParameterKind::Input(input),
+                index: None,
+            });
         }
         let shown = name.map_or("parameter".to_owned(), |i| source[i].text.clone());
         let (at, mut index, mut switch, mut by_attribute) = (part.start, None, None, None);
@@ -205,16 +259,27 @@ impl Parameter {
             match attribute.name.as_str() {
                 "buffer" | "threadgroup" => {
                     let Some(value) = integer(source, attribute.arguments.clone()) else {
-                        return Err(source.error(attribute.at, format!("'{}' attribute takes an integer", attribute.name)));
+                        return Err(source.error(
+                            attribute.at,
+                            format!("'{}' attribute takes an integer", attribute.name),
+                        ));
                     };
                     index = Some(value);
                     by_attribute = Some(attribute.name.as_str());
                 }
                 "function_constant" => switch = Some(attribute.arguments.clone()),
                 "texture" | "sampler" | "stage_in" | "imageblock_data" | "id" => {
-                    return Err(source.error(attribute.at, format!("softmetal has no '{}' arguments", attribute.name)));
+                    return Err(source.error(
+                        attribute.at,
+                        format!("softmetal has no '{}' arguments", attribute.name),
+                    ));
                 }
-                other => return Err(source.error(attribute.at, format!("unknown attribute '{other}' on a kernel parameter"))),
+                other => {
+                    return Err(source.error(
+                        attribute.at,
+                        format!("unknown attribute '{other}' on a kernel parameter"),
+                    ))
+                }
             }
         }
         let Some(sigil) = sigil.or(dimension) else {
@@ -222,8 +287,14 @@ impl Parameter {
             return Err(source.error(at, text));
         };
         let before = part.start..sigil;
-        let Some(word) = source.find(before.clone(), SPACES).map(|i| source[i].text.as_str()) else {
-            return Err(source.error(at, format!("kernel parameter '{shown}' must have explicit address space qualifier")));
+        let Some(word) = source
+            .find(before.clone(), SPACES)
+            .map(|i| source[i].text.as_str())
+        else {
+            return Err(source.error(
+                at,
+                format!("kernel parameter '{shown}' must have explicit address space qualifier"),
+            ));
         };
         let space = match word {
             "device" => Space::Device,
@@ -231,7 +302,11 @@ impl Parameter {
             "threadgroup" => Space::Threadgroup,
             _ => return Err(source.error(at, format!("kernel parameter '{shown}' must be in the device, constant or threadgroup address space"))),
         };
-        let expected = if space == Space::Threadgroup { "threadgroup" } else { "buffer" };
+        let expected = if space == Space::Threadgroup {
+            "threadgroup"
+        } else {
+            "buffer"
+        };
         if let Some(given) = by_attribute.filter(|given| *given != expected) {
             return Err(source.error(at, format!("'{given}' attribute cannot be applied to '{shown}' in the {word} address space")));
         }
@@ -243,7 +318,11 @@ impl Parameter {
             reference: source.is_any(sigil, &["&", "&&"]),
             switch,
         };
-        Ok(Self { at, kind: ParameterKind::Bound(bound), index })
+        Ok(Self {
+            at,
+            kind: ParameterKind::Bound(bound),
+            index,
+        })
     }
 }
 

@@ -24,9 +24,18 @@ impl Library {
         let compiler = Compiler::new(options)?;
         let preprocessed = compiler.preprocess(source)?;
         let program = Program::new(&preprocessed, options)?;
-        compiler.check(&program.source, &emit(&program, Selection::Everything))?;
-        let names = program.entries.iter().map(|entry| entry.name.clone()).collect();
-        Ok(Self { compiler, program, names, loaded: Mutex::default() })
+        compiler.check(&program, &emit(&program, Selection::Everything))?;
+        let names = program
+            .entries
+            .iter()
+            .map(|entry| entry.name.clone())
+            .collect();
+        Ok(Self {
+            compiler,
+            program,
+            names,
+            loaded: Mutex::default(),
+        })
     }
 
     /// The names of all kernels, in the order of the source.
@@ -35,8 +44,14 @@ impl Library {
     }
 
     /// The kernel of that name, with the values of function constants; `None` if there is none.
-    pub fn function(&self, name: &str, constants: &[(u32, Constant)]) -> Result<Option<Arc<Function>>, CompileError> {
-        let Some(entry) = self.program.entry(name) else { return Ok(None) };
+    pub fn function(
+        &self,
+        name: &str,
+        constants: &[(u32, Constant)],
+    ) -> Result<Option<Arc<Function>>, CompileError> {
+        let Some(entry) = self.program.entry(name) else {
+            return Ok(None);
+        };
         self.program.constants.check(constants)?;
         let constants = self.program.constants.relevant(constants);
         let key = format!("{name} {constants:?}");
@@ -51,12 +66,16 @@ impl Library {
     }
 
     fn loaded(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<Function>>> {
-        self.loaded.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.loaded
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
 impl std::fmt::Debug for Library {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Library").field("functions", &self.names.len()).finish_non_exhaustive()
+        f.debug_struct("Library")
+            .field("functions", &self.names.len())
+            .finish_non_exhaustive()
     }
 }

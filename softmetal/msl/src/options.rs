@@ -139,9 +139,18 @@ mod tests {
 
     #[test]
     fn values_keep_their_bits() {
-        assert_eq!(Constant::F32(-0.0).expression("float"), "__builtin_bit_cast(float, 2147483648u)");
-        assert_eq!(Constant::I32(i32::MIN).expression("int"), "(int)(-2147483648L)");
-        assert_eq!(Constant::I64(-1).expression("long"), "__builtin_bit_cast(long, 18446744073709551615ul)");
+        assert_eq!(
+            Constant::F32(-0.0).expression("float"),
+            "__builtin_bit_cast(float, 2147483648u)"
+        );
+        assert_eq!(
+            Constant::I32(i32::MIN).expression("int"),
+            "(int)(-2147483648L)"
+        );
+        assert_eq!(
+            Constant::I64(-1).expression("long"),
+            "__builtin_bit_cast(long, 18446744073709551615ul)"
+        );
         assert_eq!(Constant::U64(7).expression("size_t"), "7ul");
     }
 }

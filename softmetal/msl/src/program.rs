@@ -34,13 +34,15 @@ pub(crate) struct Entry {
 
 impl Program {
     pub(crate) fn new(preprocessed: &str, options: &Options) -> Result<Self, CompileError> {
-        let source = tokenise(preprocessed).and_then(Source::new).map_err(single)?;
+        let source = tokenise(preprocessed)
+            .and_then(Source::new)
+            .map_err(single)?;
         let items = declaration::parse(&source).map_err(single)?;
         let mut problems = Vec::new();
         let mut edits = Edits::new(&source);
         let constants = constants::find(&source, &items, &mut problems);
         if options.strict {
-            strict::check(&source, &items, &constants, options, &mut problems);
+            strict::check(&source, &items, options, &mut problems);
         }
         rewrite::tokens(&source, &items, &mut edits, &mut problems);
         let mut kernels = Vec::new();
@@ -49,7 +51,11 @@ impl Program {
         rewrite::bodies(&source, &items, &mut edits, options, &mut problems);
         rewrite::collisions(&source, &items, &mut edits, &mut problems);
         let mut entries = Vec::new();
-        let finder = EntryFinder { source: &source, kernels: &kernels, edits: &edits };
+        let finder = EntryFinder {
+            source: &source,
+            kernels: &kernels,
+            edits: &edits,
+        };
         finder.find(&items, "", &mut entries, &mut problems);
         check_names(&source, &entries, &mut problems);
         for entry in &entries {
@@ -59,10 +65,17 @@ impl Program {
         }
         constants.mark(&source, &mut edits);
         if !problems.is_empty() {
+            problems.sort_by_key(|problem| (problem.file.clone(), problem.line, problem.column));
             problems.dedup();
-            return Err(CompileError::Source(problems));
+            return Err(CompileError::source(problems));
         }
-        Ok(Self { source, edits, kernels, entries, constants })
+        Ok(Self {
+            source,
+            edits,
+            kernels,
+            entries,
+            constants,
+        })
     }
 
     /// The entry of that name.
@@ -72,28 +85,52 @@ impl Program {
 }
 
 fn single(message: Message) -> CompileError {
-    CompileError::Source(vec![message])
+    CompileError::source(vec![message])
 }
 
-fn find_kernels(source: &Source, items: &[Item], prefix: &str, kernels: &mut Vec<Kernel>, problems: &mut Vec<Message>) {
+fn find_kernels(
+    source: &Source,
+    items: &[Item],
+    prefix: &str,
+    kernels: &mut Vec<Kernel>,
+    problems: &mut Vec<Message>,
+) {
     for item in items {
         match &item.kind {
             ItemKind::Namespace { name, items } => {
-                find_kernels(source, items, &format!("{prefix}{name}::"), kernels, problems);
+                find_kernels(
+                    source,
+                    items,
+                    &format!("{prefix}{name}::"),
+                    kernels,
+                    problems,
+                );
             }
             ItemKind::Class { items } => {
                 for member in items {
-                    let ItemKind::Function(function) = &member.kind else { continue };
+                    let ItemKind::Function(function) = &member.kind else {
+                        continue;
+                    };
                     if is_kernel(source, member, function) {
-                        problems.push(source.error(member.start, "a kernel cannot be a member function"));
+                        problems.push(
+                            source.error(member.start, "a kernel cannot be a member function"),
+                        );
                     }
                 }
             }
             ItemKind::Function(function) if is_kernel(source, item, function) => {
-                let Some(body) = function.body.clone() else { continue };
+                let Some(body) = function.body.clone() else {
+                    continue;
+                };
                 let kernel = Kernel::new(source, item, function, body, prefix, problems);
-                if kernels.iter().any(|other| other.name == kernel.name && other.template == kernel.template) {
-                    problems.push(source.error(function.name, format!("kernel '{}' is defined twice", kernel.name)));
+                if kernels
+                    .iter()
+                    .any(|other| other.name == kernel.name && other.template == kernel.template)
+                {
+                    problems.push(source.error(
+                        function.name,
+                        format!("kernel '{}' is defined twice", kernel.name),
+                    ));
                 }
                 kernels.push(kernel);
             }
@@ -106,7 +143,10 @@ fn check_names(source: &Source, entries: &[Entry], problems: &mut Vec<Message>) 
     let mut seen = HashMap::new();
     for entry in entries {
         if seen.insert(entry.name.as_str(), ()).is_some() {
-            let text = format!("function name '{}' is used twice in this library", entry.name);
+            let text = format!(
+                "function name '{}' is used twice in this library",
+                entry.name
+            );
             problems.push(source.error(entry.item.start, text));
         }
     }
@@ -119,18 +159,33 @@ struct EntryFinder<'a> {
 }
 
 impl EntryFinder<'_> {
-    fn find(&self, items: &[Item], prefix: &str, entries: &mut Vec<Entry>, problems: &mut Vec<Message>) {
+    fn find(
+        &self,
+        items: &[Item],
+        prefix: &str,
+        entries: &mut Vec<Entry>,
+        problems: &mut Vec<Message>,
+    ) {
         for item in items {
             match &item.kind {
                 ItemKind::Namespace { name, items } => {
                     self.find(items, &format!("{prefix}{name}::"), entries, problems);
                 }
                 ItemKind::Function(_) => {
-                    let known = self.kernels.iter().position(|kernel| kernel.item == item.range);
-                    let Some(kernel) = known.filter(|kernel| !self.kernels[*kernel].template) else { continue };
+                    let known = self
+                        .kernels
+                        .iter()
+                        .position(|kernel| kernel.item == item.range);
+                    let Some(kernel) = known.filter(|kernel| !self.kernels[*kernel].template)
+                    else {
+                        continue;
+                    };
                     let name = &self.kernels[kernel].name;
                     entries.push(Entry {
-                        name: self.kernels[kernel].host_name.clone().unwrap_or_else(|| name.clone()),
+                        name: self.kernels[kernel]
+                            .host_name
+                            .clone()
+                            .unwrap_or_else(|| name.clone()),
                         kernel,
                         item: item.range.clone(),
                         target: format!("&::{name}"),
@@ -157,17 +212,31 @@ impl EntryFinder<'_> {
         if host_name.is_none() && !kernel_word && attribute("kernel").is_none() {
             return Ok(None);
         }
-        if let Some(other) = found.iter().find(|a| !["host_name", "kernel", "max_total_threads_per_threadgroup"].contains(&a.name.as_str())) {
-            return Err(source.error(other.at, format!("unknown attribute '{}' on an instantiation", other.name)));
+        if let Some(other) = found.iter().find(|a| {
+            !["host_name", "kernel", "max_total_threads_per_threadgroup"].contains(&a.name.as_str())
+        }) {
+            return Err(source.error(
+                other.at,
+                format!("unknown attribute '{}' on an instantiation", other.name),
+            ));
         }
         let parameters = (source.is(range.end - 1, ")")).then(|| source.pair(range.end - 1));
         let named_end = parameters.unwrap_or(range.end);
-        let (name_start, name_end) = self
-            .function_name(range.start, named_end)
-            .ok_or_else(|| source.error(item.start, "this instantiation of a kernel is not understood"))?;
-        let base: String = (name_start..name_end).map(|i| source[i].text.as_str()).collect();
+        let (name_start, name_end) =
+            self.function_name(range.start, named_end).ok_or_else(|| {
+                source.error(
+                    item.start,
+                    "this instantiation of a kernel is not understood",
+                )
+            })?;
+        let base: String = (name_start..name_end)
+            .map(|i| source[i].text.as_str())
+            .collect();
         let kernel = self.kernel(&base, prefix).ok_or_else(|| {
-            source.error(name_start, format!("'{base}' is not a kernel template defined in this source"))
+            source.error(
+                name_start,
+                format!("'{base}' is not a kernel template defined in this source"),
+            )
         })?;
         let function = self.edits.render(source, name_start..named_end);
         let target = match parameters {
@@ -178,11 +247,17 @@ impl EntryFinder<'_> {
             None => format!("&{function}"),
         };
         let name = match host_name {
-            Some(attribute) => string(source, attribute.arguments.clone())
-                .ok_or_else(|| source.error(attribute.at, "'host_name' attribute takes a string literal"))?,
+            Some(attribute) => string(source, attribute.arguments.clone()).ok_or_else(|| {
+                source.error(attribute.at, "'host_name' attribute takes a string literal")
+            })?,
             None => self.kernels[kernel].name.clone(),
         };
-        Ok(Some(Entry { name, kernel, item: item.range.clone(), target }))
+        Ok(Some(Entry {
+            name,
+            kernel,
+            item: item.range.clone(),
+            target,
+        }))
     }
 
     /// The tokens of the (qualified) name that ends, with its template arguments, at `end`.
@@ -190,7 +265,9 @@ impl EntryFinder<'_> {
         let source = self.source;
         let mut last = end.checked_sub(1)?;
         if source.is(last, ">") {
-            last = (start..last).find(|i| source.is(*i, "<") && source.angle(*i) == Some(end - 1))?.checked_sub(1)?;
+            last = (start..last)
+                .find(|i| source.is(*i, "<") && source.angle(*i) == Some(end - 1))?
+                .checked_sub(1)?;
         }
         let mut first = last;
         while first >= start + 2 && source.is(first - 1, "::") && source.is_word(first - 2) {
@@ -203,7 +280,11 @@ impl EntryFinder<'_> {
         let mut prefix = prefix.to_owned();
         loop {
             let name = format!("{prefix}{base}");
-            if let Some(found) = self.kernels.iter().position(|kernel| kernel.template && kernel.name == name) {
+            if let Some(found) = self
+                .kernels
+                .iter()
+                .position(|kernel| kernel.template && kernel.name == name)
+            {
                 return Some(found);
             }
             let outer = prefix.strip_suffix("::")?;

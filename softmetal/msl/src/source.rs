@@ -44,7 +44,9 @@ impl Source {
                     pairs[start] = i;
                     pairs[i] = start;
                 }
-                _ => return Err(tokens.message(token.place, format!("extraneous '{}'", token.text))),
+                _ => {
+                    return Err(tokens.message(token.place, format!("extraneous '{}'", token.text)))
+                }
             }
         }
         if let Some(&start) = open.last() {
@@ -62,10 +64,6 @@ impl Source {
         &self.tokens.files
     }
 
-    pub(crate) fn list(&self) -> &[Token] {
-        &self.tokens.list
-    }
-
     /// The partner of the bracket at `at`.
     pub(crate) fn pair(&self, at: usize) -> usize {
         self.pairs[at]
@@ -76,7 +74,10 @@ impl Source {
     }
 
     pub(crate) fn is_any(&self, at: usize, texts: &[&str]) -> bool {
-        self.tokens.list.get(at).is_some_and(|token| token.is_any(texts))
+        self.tokens
+            .list
+            .get(at)
+            .is_some_and(|token| token.is_any(texts))
     }
 
     pub(crate) fn is_word(&self, at: usize) -> bool {
@@ -94,13 +95,22 @@ impl Source {
 
     pub(crate) fn error(&self, at: usize, text: impl Into<String>) -> Message {
         let last = self.len().saturating_sub(1);
-        let place = self.tokens.list.get(at.min(last)).map(|token| token.place).unwrap_or_default();
+        let place = self
+            .tokens
+            .list
+            .get(at.min(last))
+            .map(|token| token.place)
+            .unwrap_or_default();
         self.tokens.message(place, text)
     }
 
     /// The position behind the group that starts at `at`: brackets are jumped over whole.
     pub(crate) fn next(&self, at: usize) -> usize {
-        if self.is_any(at, &["(", "[", "{"]) { self.pair(at) + 1 } else { at + 1 }
+        if self.is_any(at, &["(", "[", "{"]) {
+            self.pair(at) + 1
+        } else {
+            at + 1
+        }
     }
 
     /// The `>` that closes the template argument list opened at `at`, if it is one.
@@ -195,10 +205,19 @@ mod tests {
     #[test]
     fn lists_are_split_outside_of_brackets_and_angles() {
         let source = parse("vec<T, 4> a, int b[f(1, 2)], bool c = x < y, pair<A<(1 > 0)>, B> d");
-        let parts: Vec<_> = source.split(0..source.len()).into_iter().map(|r| source.text(r)).collect();
+        let parts: Vec<_> = source
+            .split(0..source.len())
+            .into_iter()
+            .map(|r| source.text(r))
+            .collect();
         assert_eq!(
             parts,
-            ["vec < T , 4 > a", "int b [ f ( 1 , 2 ) ]", "bool c = x < y", "pair < A < ( 1 > 0 ) > , B > d"]
+            [
+                "vec < T , 4 > a",
+                "int b [ f ( 1 , 2 ) ]",
+                "bool c = x < y",
+                "pair < A < ( 1 > 0 ) > , B > d"
+            ]
         );
     }
 

@@ -79,7 +79,11 @@ impl Tokens {
 /// Splits the output of `clang -E`.
 pub(crate) fn tokenise(text: &str) -> Result<Tokens, Message> {
     let mut tokens = Tokens::default();
-    let mut place = Place { file: tokens.file(crate::MAIN_FILE), line: 1, column: 1 };
+    let mut place = Place {
+        file: tokens.file(crate::MAIN_FILE),
+        line: 1,
+        column: 1,
+    };
     let bytes = text.as_bytes();
     let mut at = 0;
     let mut line_start = 0;
@@ -101,7 +105,9 @@ pub(crate) fn tokenise(text: &str) -> Result<Tokens, Message> {
             continue;
         }
         if first == b'#' && text[line_start..start].trim().is_empty() {
-            let end = text[at..].find('\n').map_or(text.len(), |length| at + length);
+            let end = text[at..]
+                .find('\n')
+                .map_or(text.len(), |length| at + length);
             let line = &text[at..end];
             at = (end + 1).min(text.len());
             line_start = at;
@@ -112,7 +118,12 @@ pub(crate) fn tokenise(text: &str) -> Result<Tokens, Message> {
                 }
                 None if line[1..].trim_start().starts_with("pragma") => {
                     let text = line.to_owned();
-                    tokens.list.push(Token { kind: Kind::Pragma, text, place, gap: true });
+                    tokens.list.push(Token {
+                        kind: Kind::Pragma,
+                        text,
+                        place,
+                        gap: true,
+                    });
                     place.line += 1;
                 }
                 None => return Err(tokens.message(place, format!("unknown directive '{line}'"))),
@@ -123,7 +134,12 @@ pub(crate) fn tokenise(text: &str) -> Result<Tokens, Message> {
         let (kind, length) = measure(text, at)
             .ok_or_else(|| tokens.message(place, "unterminated or unknown token"))?;
         at += length;
-        let token = Token { kind, text: text[start..at].to_owned(), place, gap };
+        let token = Token {
+            kind,
+            text: text[start..at].to_owned(),
+            place,
+            gap,
+        };
         let breaks = token.text.matches('\n').count();
         if breaks > 0 {
             place.line += breaks as u32;
@@ -162,10 +178,15 @@ fn measure(text: &str, at: usize) -> Option<(Kind, usize)> {
         }
         return Some((Kind::Text, end + 1));
     }
-    if let Some(punct) = PUNCTUATION.iter().find(|punct| text[at..].starts_with(**punct)) {
+    if let Some(punct) = PUNCTUATION
+        .iter()
+        .find(|punct| text[at..].starts_with(**punct))
+    {
         return Some((Kind::Punct, punct.len()));
     }
-    b"()[]{}<>;:,.?~!+-*/%&|^=#@".contains(&first).then_some((Kind::Punct, 1))
+    b"()[]{}<>;:,.?~!+-*/%&|^=#@"
+        .contains(&first)
+        .then_some((Kind::Punct, 1))
 }
 
 fn is_word_byte(byte: u8) -> bool {
@@ -197,20 +218,34 @@ mod tests {
     use super::*;
 
     fn texts(source: &str) -> Vec<String> {
-        tokenise(source).unwrap().list.into_iter().map(|token| token.text).collect()
+        tokenise(source)
+            .unwrap()
+            .list
+            .into_iter()
+            .map(|token| token.text)
+            .collect()
     }
 
     #[test]
     fn words_numbers_and_signs() {
         assert_eq!(texts("a+=1.5e-3f;"), ["a", "+=", "1.5e-3f", ";"]);
-        assert_eq!(texts("x->y.z 0x1p-3 0xE+1"), ["x", "->", "y", ".", "z", "0x1p-3", "0xE", "+", "1"]);
+        assert_eq!(
+            texts("x->y.z 0x1p-3 0xE+1"),
+            ["x", "->", "y", ".", "z", "0x1p-3", "0xE", "+", "1"]
+        );
         assert_eq!(texts("0.h 16.h 1bf .5"), ["0.h", "16.h", "1bf", ".5"]);
-        assert_eq!(texts(r#"f("a\"b", '\'')"#), ["f", "(", r#""a\"b""#, ",", r"'\''", ")"]);
+        assert_eq!(
+            texts(r#"f("a\"b", '\'')"#),
+            ["f", "(", r#""a\"b""#, ",", r"'\''", ")"]
+        );
     }
 
     #[test]
     fn shifts_to_the_right_stay_apart() {
-        assert_eq!(texts("vec<vec<T>>>=2"), ["vec", "<", "vec", "<", "T", ">", ">", ">=", "2"]);
+        assert_eq!(
+            texts("vec<vec<T>>>=2"),
+            ["vec", "<", "vec", "<", "T", ">", ">", ">=", "2"]
+        );
         assert_eq!(texts("a<<=2"), ["a", "<<=", "2"]);
     }
 
@@ -220,7 +255,13 @@ mod tests {
         let places: Vec<_> = tokens
             .list
             .iter()
-            .map(|t| (tokens.files[t.place.file as usize].as_str(), t.place.line, t.place.column))
+            .map(|t| {
+                (
+                    tokens.files[t.place.file as usize].as_str(),
+                    t.place.line,
+                    t.place.column,
+                )
+            })
             .collect();
         assert_eq!(
             places,

@@ -40,7 +40,16 @@ fn a_kernel_is_called() {
     let shown: Vec<_> = function
         .params
         .iter()
-        .map(|p| (p.name.as_str(), p.space, p.index, p.read_only, p.reference, p.size))
+        .map(|p| {
+            (
+                p.name.as_str(),
+                p.space,
+                p.index,
+                p.read_only,
+                p.reference,
+                p.size,
+            )
+        })
         .collect();
     assert_eq!(
         shown,
@@ -51,11 +60,20 @@ fn a_kernel_is_called() {
         ]
     );
     let (mut x, mut y, mut factor) = ([1.0f32, 2.0, 3.0], [0.0f32; 3], 10.0f32);
-    let builtins = Builtins { thread_position_in_grid: [1, 0, 0], ..Builtins::default() };
-    common::run(&function, &[pointer(&mut x), pointer(&mut y), pointer(&mut factor)], &builtins);
+    let builtins = Builtins {
+        thread_position_in_grid: [1, 0, 0],
+        ..Builtins::default()
+    };
+    common::run(
+        &function,
+        &[pointer(&mut x), pointer(&mut y), pointer(&mut factor)],
+        &builtins,
+    );
     assert_eq!(y, [0.0, 20.0, 0.0]);
     let lines: Vec<_> = common::ACCESSES.with_borrow(|list| {
-        list.iter().map(|(_, _, pc)| (function.locate)(pc - 1).map(|l| (l.file, l.line))).collect()
+        list.iter()
+            .map(|(_, _, pc)| (function.locate)(pc - 1).map(|l| (l.file, l.line)))
+            .collect()
     });
     let line = |line| Some(("program_source".to_owned(), line));
     assert_eq!(lines, [line(12), line(12), line(11)]);
@@ -65,7 +83,10 @@ fn a_kernel_is_called() {
 
 #[test]
 fn unknown_names_are_none() {
-    assert!(library(AFFINE).function("affine_f64", &[]).unwrap().is_none());
+    assert!(library(AFFINE)
+        .function("affine_f64", &[])
+        .unwrap()
+        .is_none());
 }
 
 #[test]
@@ -87,16 +108,34 @@ fn constants() {
     let run = |constants: &[(u32, Constant)]| {
         let function = library.function("k", constants).unwrap().unwrap();
         let (mut out, mut mask, mut z) = ([0u32; 3], 55u32, 0u32);
-        common::run(&function, &[pointer(&mut out), pointer(&mut mask), pointer(&mut z)], &Builtins::default());
+        common::run(
+            &function,
+            &[pointer(&mut out), pointer(&mut mask), pointer(&mut z)],
+            &Builtins::default(),
+        );
         (out, function.params[1].enabled, function.params[1].index)
     };
     use Constant::{Bool, U16, U32};
-    assert_eq!(run(&[(3, Bool(true)), (4, U16(12))]), ([12, 7, 55], true, 1));
-    assert_eq!(run(&[(3, Bool(false)), (4, U16(12)), (5, U32(1)), (99, U32(1))]), ([100, 1, 9], false, 1));
+    assert_eq!(
+        run(&[(3, Bool(true)), (4, U16(12))]),
+        ([12, 7, 55], true, 1)
+    );
+    assert_eq!(
+        run(&[(3, Bool(false)), (4, U16(12)), (5, U32(1)), (99, U32(1))]),
+        ([100, 1, 9], false, 1)
+    );
     let missing = library.function("k", &[(3, Bool(true))]).err();
-    assert_eq!(missing, Some(CompileError::Constants("function constant 'n' is used but has no value".into())));
+    assert_eq!(
+        missing,
+        Some(CompileError::Constants(
+            "function constant 'n' is used but has no value".into()
+        ))
+    );
     let wrong = library.function("k", &[(3, Bool(true)), (4, U32(1))]).err();
-    assert!(matches!(wrong, Some(CompileError::Constants(_))), "{wrong:?}");
+    assert!(
+        matches!(wrong, Some(CompileError::Constants(_))),
+        "{wrong:?}"
+    );
 }
 
 #[test]
@@ -119,21 +158,44 @@ fn threadgroup_memory_and_limits() {
          template [[host_name(\"k8\")]] kernel void k<float, 8>(device float*, threadgroup float*, uint);",
     );
     let function = library.function("k4", &[]).unwrap().unwrap();
-    assert_eq!((function.max_threads, function.static_threadgroup), (Some(128), 20));
-    assert_eq!((function.params[1].space, function.params[1].index), (Space::Threadgroup, 1));
+    assert_eq!(
+        (function.max_threads, function.static_threadgroup),
+        (Some(128), 20)
+    );
+    assert_eq!(
+        (function.params[1].space, function.params[1].index),
+        (Space::Threadgroup, 1)
+    );
     let (mut out, mut given) = (0.0f32, 0.0f32);
-    common::run(&function, &[pointer(&mut out), pointer(&mut given)], &Builtins::default());
+    common::run(
+        &function,
+        &[pointer(&mut out), pointer(&mut given)],
+        &Builtins::default(),
+    );
     assert_eq!(out, 3.0);
-    assert_eq!(library.function("k8", &[]).unwrap().unwrap().max_threads, Some(256));
+    assert_eq!(
+        library.function("k8", &[]).unwrap().unwrap().max_threads,
+        Some(256)
+    );
 }
 
 #[test]
 fn errors_carry_the_authors_lines() {
-    let fail = |source: &str| Library::new(source, &Options::default()).unwrap_err().to_string();
+    let fail = |source: &str| {
+        Library::new(source, &Options::default())
+            .unwrap_err()
+            .to_string()
+    };
     let text = fail("#include <metal_stdlib>\nusing namespace metal;\nkernel void k(device float* x) {\n    x[0] = y;\n}\n");
-    assert_eq!(text, "program_source:4:12: error: use of undeclared identifier 'y'");
+    assert_eq!(
+        text,
+        "program_source:4:12: error: use of undeclared identifier 'y'"
+    );
     let text = fail("#line 1 \"op.metal\"\nint f() {\n  return 1\n}\n");
-    assert_eq!(text, "op.metal:2:11: error: expected ';' after return statement");
+    assert_eq!(
+        text,
+        "op.metal:2:11: error: expected ';' after return statement"
+    );
     let text = fail("#include <nothing>\n");
     assert_eq!(text, "program_source:1:10: error: 'nothing' file not found");
 }

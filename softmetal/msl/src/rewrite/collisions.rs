@@ -10,7 +10,12 @@ use std::ops::Range;
 
 type Seen = HashMap<String, (Range<usize>, String)>;
 
-pub(crate) fn collisions(source: &Source, items: &[Item], edits: &mut Edits, problems: &mut Vec<Message>) {
+pub(crate) fn collisions(
+    source: &Source,
+    items: &[Item],
+    edits: &mut Edits,
+    problems: &mut Vec<Message>,
+) {
     let mut namespaces = HashMap::new();
     in_namespace(source, items, "", edits, &mut namespaces, problems);
 }
@@ -25,7 +30,14 @@ fn in_namespace(
 ) {
     for item in items {
         if let ItemKind::Namespace { name, items } = &item.kind {
-            in_namespace(source, items, &format!("{prefix}{name}::"), edits, namespaces, problems);
+            in_namespace(
+                source,
+                items,
+                &format!("{prefix}{name}::"),
+                edits,
+                namespaces,
+                problems,
+            );
         } else {
             let seen = namespaces.entry(prefix.to_owned()).or_default();
             one(source, item, edits, seen, problems);
@@ -33,14 +45,22 @@ fn in_namespace(
     }
 }
 
-fn one(source: &Source, item: &Item, edits: &mut Edits, seen: &mut Seen, problems: &mut Vec<Message>) {
+fn one(
+    source: &Source,
+    item: &Item,
+    edits: &mut Edits,
+    seen: &mut Seen,
+    problems: &mut Vec<Message>,
+) {
     if let ItemKind::Class { items } = &item.kind {
         let mut members = Seen::new();
         for member in items {
             one(source, member, edits, &mut members, problems);
         }
     }
-    let Some((signature, body)) = outline(source, item, edits) else { return };
+    let Some((signature, body)) = outline(source, item, edits) else {
+        return;
+    };
     let spaced = |range: Range<usize>| source.find(range, SPACES).is_some();
     match seen.get(&signature) {
         None => {
@@ -75,8 +95,13 @@ fn outline(source: &Source, item: &Item, edits: &Edits) -> Option<(String, Strin
             let mut signature = heads + &words(source, edits, item.start..open, &[]);
             let mut names = Vec::new();
             for part in source.split(function.parameters.clone()) {
-                let default = part.clone().find(|i| source.is(*i, "=")).unwrap_or(part.end);
-                let end = (part.start..default).find(|i| source.is_attribute(*i)).unwrap_or(default);
+                let default = part
+                    .clone()
+                    .find(|i| source.is(*i, "="))
+                    .unwrap_or(part.end);
+                let end = (part.start..default)
+                    .find(|i| source.is_attribute(*i))
+                    .unwrap_or(default);
                 let name = declarator_name(source, part.start..end);
                 signature += ",";
                 signature += &words(source, edits, part.start..name.unwrap_or(end), &[]);
@@ -88,7 +113,10 @@ fn outline(source: &Source, item: &Item, edits: &Edits) -> Option<(String, Strin
                 Some(body) => close..body.start - 1,
                 None => close..item.range.end - 1,
             };
-            let initialisers = tail.clone().find(|i| source.is(*i, ":") || source.is(*i, "=")).unwrap_or(tail.end);
+            let initialisers = tail
+                .clone()
+                .find(|i| source.is(*i, ":") || source.is(*i, "="))
+                .unwrap_or(tail.end);
             signature += ")";
             signature += &words(source, edits, tail.start..initialisers, &[]);
             let done = words(source, edits, initialisers..item.range.end, &names);
@@ -145,19 +173,28 @@ mod tests {
         let mut problems = Vec::new();
         collisions(&source, &items, &mut edits, &mut problems);
         let text = edits.render(&source, 0..source.len());
-        (text.split_whitespace().collect::<Vec<_>>().join(" "), problems.len())
+        (
+            text.split_whitespace().collect::<Vec<_>>().join(" "),
+            problems.len(),
+        )
     }
 
     #[test]
     fn equal_overloads_collapse() {
         assert_eq!(left("int f(device const int* a) { return a[0]; } int f(constant const int* b) { return b[0]; }").0, "int f( const int* a) { return a[0]; }");
         assert_eq!(left("template <typename T> struct P<device T*> { T t; }; template <typename T> struct P<thread T*> { T t; };").0, "template <typename T> struct P< T*> { T t; };");
-        assert_eq!(left("struct S { S() = default; S() threadgroup = default; };").0, "struct S { S() = default; };");
+        assert_eq!(
+            left("struct S { S() = default; S() threadgroup = default; };").0,
+            "struct S { S() = default; };"
+        );
     }
 
     #[test]
     fn different_bodies_are_refused() {
-        assert_eq!(left("int f(device int* a) { return 1; } int f(thread int* a) { return 2; }").1, 1);
+        assert_eq!(
+            left("int f(device int* a) { return 1; } int f(thread int* a) { return 2; }").1,
+            1
+        );
     }
 
     #[test]
@@ -169,7 +206,13 @@ mod tests {
     #[test]
     fn functions_may_be_declared_before() {
         let text = "int f(device int* a); int f(device int* a) { return 1; } int f(constant int* a) { return 1; }";
-        assert_eq!(left(text).0, "int f( int* a); int f( int* a) { return 1; } int f(const int* a) { return 1; }");
-        assert_eq!(left("struct S { int f() thread; int f() device; };").0, "struct S { int f() ; };");
+        assert_eq!(
+            left(text).0,
+            "int f( int* a); int f( int* a) { return 1; } int f(const int* a) { return 1; }"
+        );
+        assert_eq!(
+            left("struct S { int f() thread; int f() device; };").0,
+            "struct S { int f() ; };"
+        );
     }
 }

@@ -23,14 +23,20 @@ fn literal(text: &str) -> Result<Option<String>, String> {
     let lower = text.to_ascii_lowercase();
     let hex = lower.starts_with("0x");
     let digits_end = if hex {
-        2 + lower[2..].find(|c: char| !(c.is_ascii_hexdigit() || c == '.' || c == '\'')).unwrap_or(lower.len() - 2)
+        2 + lower[2..]
+            .find(|c: char| !(c.is_ascii_hexdigit() || c == '.' || c == '\''))
+            .unwrap_or(lower.len() - 2)
     } else {
-        lower.find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '\'')).unwrap_or(lower.len())
+        lower
+            .find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '\''))
+            .unwrap_or(lower.len())
     };
     let exponent = lower[digits_end..].starts_with(if hex { 'p' } else { 'e' });
     let number_end = if exponent {
         let from = digits_end + 1;
-        from + lower[from..].find(|c: char| !(c.is_ascii_digit() || c == '+' || c == '-')).unwrap_or(lower.len() - from)
+        from + lower[from..]
+            .find(|c: char| !(c.is_ascii_digit() || c == '+' || c == '-'))
+            .unwrap_or(lower.len() - from)
     } else {
         digits_end
     };
@@ -40,16 +46,25 @@ fn literal(text: &str) -> Result<Option<String>, String> {
         "" if floating => Ok(Some(format!("{number}f"))),
         "f" if floating => Ok(None),
         "h" if !hex || exponent => Ok(Some(format!("((half){}f16)", with_point(number, floating)))),
-        "bf" if !hex || exponent => Ok(Some(format!("((bfloat){}f)", with_point(number, floating)))),
+        "bf" if !hex || exponent => {
+            Ok(Some(format!("((bfloat){}f)", with_point(number, floating))))
+        }
         "ll" | "ull" | "llu" => Err("'long long' is not supported in Metal".into()),
         "" | "u" | "l" | "ul" | "lu" if !floating => Ok(None),
         _ if lower.starts_with("0b") => Ok(None),
-        _ => Err(format!("invalid suffix '{}' on literal '{text}'", &text[number_end..])),
+        _ => Err(format!(
+            "invalid suffix '{}' on literal '{text}'",
+            &text[number_end..]
+        )),
     }
 }
 
 fn with_point(number: &str, floating: bool) -> String {
-    if floating { number.to_owned() } else { format!("{number}.0") }
+    if floating {
+        number.to_owned()
+    } else {
+        format!("{number}.0")
+    }
 }
 
 #[cfg(test)]
@@ -78,7 +93,17 @@ mod tests {
 
     #[test]
     fn integers_stay() {
-        for text in ["0", "17u", "0xFFu", "0xBF", "0x1F", "0b101", "1ul", "0xFFFFFFFFul", "1'000"] {
+        for text in [
+            "0",
+            "17u",
+            "0xFFu",
+            "0xBF",
+            "0x1F",
+            "0b101",
+            "1ul",
+            "0xFFFFFFFFul",
+            "1'000",
+        ] {
             assert_eq!(literal(text).unwrap(), None, "{text}");
         }
         assert!(literal("1ll").is_err());

@@ -19,7 +19,12 @@ use crate::source::Source;
 use crate::token::Kind;
 
 /// The changes that depend on single tokens.
-pub(crate) fn tokens(source: &Source, items: &[Item], edits: &mut Edits, problems: &mut Vec<Message>) {
+pub(crate) fn tokens(
+    source: &Source,
+    items: &[Item],
+    edits: &mut Edits,
+    problems: &mut Vec<Message>,
+) {
     spaces::erase(source, edits);
     literals::rewrite(source, edits, problems);
     swizzles::rewrite(source, items, edits, problems);
@@ -35,7 +40,15 @@ pub(crate) fn tokens(source: &Source, items: &[Item], edits: &mut Edits, problem
 }
 
 /// Attributes that clang knows as well.
-const STANDARD: &[&str] = &["maybe_unused", "nodiscard", "fallthrough", "likely", "unlikely", "noreturn", "deprecated"];
+const STANDARD: &[&str] = &[
+    "maybe_unused",
+    "nodiscard",
+    "fallthrough",
+    "likely",
+    "unlikely",
+    "noreturn",
+    "deprecated",
+];
 
 const METAL: &[&str] = &[
     "kernel",
@@ -54,12 +67,20 @@ fn strip_attributes(source: &Source, edits: &mut Edits, problems: &mut Vec<Messa
         }
         let range = i..source.pair(i) + 1;
         let found = attributes(source, range.clone());
-        if found.iter().all(|a| STANDARD.contains(&a.name.as_str()) || a.name.starts_with("clang::")) {
+        if found
+            .iter()
+            .all(|a| STANDARD.contains(&a.name.as_str()) || a.name.starts_with("clang::"))
+        {
             continue;
         }
         for attribute in &found {
-            if !METAL.contains(&attribute.name.as_str()) && builtin::named(&attribute.name).is_none() {
-                problems.push(source.error(attribute.at, format!("softmetal does not know the attribute '{}'", attribute.name)));
+            if !METAL.contains(&attribute.name.as_str())
+                && builtin::named(&attribute.name).is_none()
+            {
+                problems.push(source.error(
+                    attribute.at,
+                    format!("softmetal does not know the attribute '{}'", attribute.name),
+                ));
             }
         }
         edits.remove(range);
@@ -68,7 +89,9 @@ fn strip_attributes(source: &Source, edits: &mut Edits, problems: &mut Vec<Messa
 
 fn pragma(source: &Source, at: usize, edits: &mut Edits, problems: &mut Vec<Message>) {
     let words: Vec<_> = source[at].text.split_whitespace().collect();
-    let Some(metal) = words.iter().position(|word| *word == "METAL") else { return };
+    let Some(metal) = words.iter().position(|word| *word == "METAL") else {
+        return;
+    };
     let rest = words[metal + 1..].join(" ");
     if rest.starts_with("internals") || rest.starts_with("fp math_mode") {
         edits.remove(at..at + 1);
@@ -101,7 +124,8 @@ fn compile_on_demand(source: &Source, items: &[Item], edits: &mut Edits) {
 /// A kernel is called by its entry only, and never inlined into it, as entries are not instrumented.
 pub(crate) fn kernels(source: &Source, kernels: &[Kernel], edits: &mut Edits) {
     for kernel in kernels {
-        let name = (kernel.start..kernel.body.start).find(|i| source.is(*i, "(") && !inside_attribute(source, kernel.start, *i));
+        let name = (kernel.start..kernel.body.start)
+            .find(|i| source.is(*i, "(") && !inside_attribute(source, kernel.start, *i));
         for i in kernel.start..name.unwrap_or(kernel.start) {
             if source.is_any(i, &["kernel", "static", "inline"]) {
                 edits.remove(i..i + 1);

@@ -8,7 +8,10 @@ pub(crate) fn erase(source: &Source, edits: &mut Edits) {
         if source.is(i, "coherent") && source.is(i + 1, "(") {
             edits.remove(i..source.pair(i + 1) + 1);
         } else if source.is_space(i) {
-            if source.is(i, "constant") && !qualifies_method(source, i) && !is_const_already(source, i) {
+            if source.is(i, "constant")
+                && !qualifies_method(source, i)
+                && !is_const_already(source, i)
+            {
                 edits.replace(i, "const");
             } else {
                 edits.remove(i..i + 1);
@@ -39,7 +42,11 @@ mod tests {
         let source = parse(text);
         let mut edits = Edits::new(&source);
         erase(&source, &mut edits);
-        edits.render(&source, 0..source.len()).split_whitespace().collect::<Vec<_>>().join(" ")
+        edits
+            .render(&source, 0..source.len())
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ")
     }
 
     #[test]
@@ -55,7 +62,10 @@ mod tests {
         assert_eq!(erased("constant Params& p"), "const Params& p");
         assert_eq!(erased("constant const int& n"), "const int& n");
         assert_eq!(erased("const constant int& n"), "const int& n");
-        assert_eq!(erased("static constant constexpr const int N = 1;"), "static const constexpr const int N = 1;");
+        assert_eq!(
+            erased("static constant constexpr const int N = 1;"),
+            "static const constexpr const int N = 1;"
+        );
     }
 
     #[test]

@@ -8,7 +8,13 @@ use crate::source::Source;
 use std::ops::Range;
 
 /// Rewrites the declarations in all function bodies.
-pub(crate) fn bodies(source: &Source, items: &[Item], edits: &mut Edits, options: &Options, problems: &mut Vec<Message>) {
+pub(crate) fn bodies(
+    source: &Source,
+    items: &[Item],
+    edits: &mut Edits,
+    options: &Options,
+    problems: &mut Vec<Message>,
+) {
     let mut slots = 0;
     visit(source, items, &mut |body, kernel| {
         for i in body {
@@ -29,10 +35,15 @@ pub(crate) fn bodies(source: &Source, items: &[Item], edits: &mut Edits, options
 fn visit(source: &Source, items: &[Item], found: &mut impl FnMut(Range<usize>, bool)) {
     for item in items {
         match &item.kind {
-            ItemKind::Namespace { items, .. } | ItemKind::Class { items } => visit(source, items, found),
+            ItemKind::Namespace { items, .. } | ItemKind::Class { items } => {
+                visit(source, items, found)
+            }
             ItemKind::Function(function) => {
                 if let Some(body) = &function.body {
-                    found(body.clone(), crate::kernel::is_kernel(source, item, function));
+                    found(
+                        body.clone(),
+                        crate::kernel::is_kernel(source, item, function),
+                    );
                 }
             }
             ItemKind::Plain | ItemKind::Instantiation => {}
@@ -45,7 +56,10 @@ const SPECIFIERS: &[&str] = &["const", "volatile", "static", "constexpr"];
 /// Whether the `threadgroup` at `at` begins the declaration of a variable and not of a pointer.
 fn declares(source: &Source, at: usize) -> bool {
     let start = statement_start(source, at);
-    if start > 0 && !source.is_any(start - 1, &["{", "}", ";", ":", ")"]) && source[start - 1].kind != crate::token::Kind::Pragma {
+    if start > 0
+        && !source.is_any(start - 1, &["{", "}", ";", ":", ")"])
+        && source[start - 1].kind != crate::token::Kind::Pragma
+    {
         return false;
     }
     if source.is(start - 1, ")") && source.is(source.pair(start - 1).wrapping_sub(1), "operator") {
@@ -66,7 +80,10 @@ fn statement_start(source: &Source, at: usize) -> usize {
     loop {
         if i > 0 && source.is_any(i - 1, SPECIFIERS) {
             i -= 1;
-        } else if i > 1 && source.is(i - 1, ")") && source.is(source.pair(i - 1).wrapping_sub(1), "alignas") {
+        } else if i > 1
+            && source.is(i - 1, ")")
+            && source.is(source.pair(i - 1).wrapping_sub(1), "alignas")
+        {
             i = source.pair(i - 1) - 1;
         } else {
             return i;
@@ -84,9 +101,16 @@ struct Variables {
 
 impl Variables {
     fn read(source: &Source, at: usize) -> Result<Self, Message> {
-        let unknown = || source.error(at, "this declaration in the threadgroup address space is not understood");
+        let unknown = || {
+            source.error(
+                at,
+                "this declaration in the threadgroup address space is not understood",
+            )
+        };
         let start = statement_start(source, at);
-        let alignment = (start..at).find(|i| source.is(*i, "alignas")).map(|i| i + 1..source.pair(i + 1) + 1);
+        let alignment = (start..at)
+            .find(|i| source.is(*i, "alignas"))
+            .map(|i| i + 1..source.pair(i + 1) + 1);
         let mut end = at;
         while end < source.len() && !source.is(end, ";") {
             if source.is(end, "}") {
@@ -103,7 +127,10 @@ impl Variables {
             }
             i
         };
-        let name = stop(first).checked_sub(1).filter(|i| source.is_word(*i) && *i > first.start).ok_or_else(unknown)?;
+        let name = stop(first)
+            .checked_sub(1)
+            .filter(|i| source.is_word(*i) && *i > first.start)
+            .ok_or_else(unknown)?;
         let mut declarators = Vec::new();
         for (n, part) in parts.iter().enumerate() {
             let behind = stop(part);
@@ -112,7 +139,10 @@ impl Variables {
                 return Err(unknown());
             }
             let mut dimensions = behind;
-            while dimensions < part.end && source.is(dimensions, "[") && !source.is_attribute(dimensions) {
+            while dimensions < part.end
+                && source.is(dimensions, "[")
+                && !source.is_attribute(dimensions)
+            {
                 dimensions = source.pair(dimensions) + 1;
             }
             let initialiser = (dimensions < part.end).then_some(dimensions);
@@ -121,15 +151,30 @@ impl Variables {
             }
             declarators.push((name, behind..dimensions, initialiser));
         }
-        Ok(Self { statement: start..end + 1, type_range: at + 1..name, alignment, declarators })
+        Ok(Self {
+            statement: start..end + 1,
+            type_range: at + 1..name,
+            alignment,
+            declarators,
+        })
     }
 
-    fn rewrite(&self, source: &Source, edits: &mut Edits, slots: &mut u32, options: &Options, problems: &mut Vec<Message>) {
+    fn rewrite(
+        &self,
+        source: &Source,
+        edits: &mut Edits,
+        slots: &mut u32,
+        options: &Options,
+        problems: &mut Vec<Message>,
+    ) {
         let type_text = edits.render(source, self.type_range.clone());
         let mut text = String::new();
         for (name, dimensions, initialiser) in &self.declarators {
             if let Some(at) = initialiser.filter(|_| options.strict) {
-                problems.push(source.error(at, "variable in the threadgroup address space cannot have an initializer"));
+                problems.push(source.error(
+                    at,
+                    "variable in the threadgroup address space cannot have an initializer",
+                ));
             }
             let dimensions = edits.render(source, dimensions.clone());
             let name = &source[*name].text;
@@ -163,9 +208,18 @@ mod tests {
         let items = declaration::parse(&source).unwrap();
         let mut edits = Edits::new(&source);
         let mut problems = Vec::new();
-        bodies(&source, &items, &mut edits, &Options::default(), &mut problems);
+        bodies(
+            &source,
+            &items,
+            &mut edits,
+            &Options::default(),
+            &mut problems,
+        );
         let text = edits.render(&source, 6..source.len() - 1);
-        (text, problems.into_iter().map(|message| message.text).collect())
+        (
+            text,
+            problems.into_iter().map(|message| message.text).collect(),
+        )
     }
 
     #[test]
@@ -173,27 +227,44 @@ mod tests {
         let (text, problems) = rewritten("threadgroup float a[2 * N][4], b;");
         assert!(problems.is_empty());
         assert!(text.contains("typedef float sm_t0[2 * N][4];"), "{text}");
-        assert!(text.contains("auto& a = softmetal::threadgroup_variable<sm_t0>(0, \"a\");"), "{text}");
+        assert!(
+            text.contains("auto& a = softmetal::threadgroup_variable<sm_t0>(0, \"a\");"),
+            "{text}"
+        );
         assert!(text.contains("typedef float sm_t1;"), "{text}");
-        assert!(text.contains("auto& b = softmetal::threadgroup_variable<sm_t1>(1, \"b\");"), "{text}");
+        assert!(
+            text.contains("auto& b = softmetal::threadgroup_variable<sm_t1>(1, \"b\");"),
+            "{text}"
+        );
     }
 
     #[test]
     fn dependent_types() {
-        let (text, _) = rewritten("if (x) { } threadgroup typename K<T, 2>::acc m[K<T, 2>::n == 0 ? 1 : 2];");
-        assert!(text.contains("typedef typename K<T, 2>::acc sm_t0[K<T, 2>::n == 0 ? 1 : 2];"), "{text}");
+        let (text, _) =
+            rewritten("if (x) { } threadgroup typename K<T, 2>::acc m[K<T, 2>::n == 0 ? 1 : 2];");
+        assert!(
+            text.contains("typedef typename K<T, 2>::acc sm_t0[K<T, 2>::n == 0 ? 1 : 2];"),
+            "{text}"
+        );
     }
 
     #[test]
     fn alignment_is_kept() {
         let (text, _) = rewritten("alignas(16) threadgroup half a[8];");
-        assert!(text.contains("struct alignas(16) sm_t0 { half value[8]; };"), "{text}");
+        assert!(
+            text.contains("struct alignas(16) sm_t0 { half value[8]; };"),
+            "{text}"
+        );
         assert!(text.contains(".value;"), "{text}");
     }
 
     #[test]
     fn pointers_stay() {
-        for text in ["threadgroup float* p = a;", "const threadgroup vec<T, 4>& r = b;", "x = (threadgroup float*)p;"] {
+        for text in [
+            "threadgroup float* p = a;",
+            "const threadgroup vec<T, 4>& r = b;",
+            "x = (threadgroup float*)p;",
+        ] {
             assert_eq!(rewritten(text).0, text);
         }
     }

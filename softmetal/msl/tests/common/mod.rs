@@ -15,13 +15,25 @@ unsafe extern "C" fn access(address: usize, size: usize, pc: usize) {
     ACCESSES.with_borrow_mut(|list| list.push((address, size, pc)));
 }
 unsafe extern "C" fn atomic(_: usize, _: usize, _: u32, _: usize) {}
-unsafe extern "C" fn variable(_slot: u32, size: usize, _align: usize, _name: *const c_char) -> *mut c_void {
+unsafe extern "C" fn variable(
+    _slot: u32,
+    size: usize,
+    _align: usize,
+    _name: *const c_char,
+) -> *mut c_void {
     let words = USED.replace(USED.get() + size.div_ceil(8));
     ARENA.with_borrow_mut(|arena| arena[words..].as_mut_ptr().cast())
 }
 unsafe extern "C" fn barrier(_: u32, _: u32, _: *const Site) {}
 unsafe extern "C" fn fence(_: u32, _: *const Site) {}
-unsafe extern "C" fn gather(value: *const c_void, size: u32, _: u32, _: u32, _: u32, _: *const Site) -> *const Gathered {
+unsafe extern "C" fn gather(
+    value: *const c_void,
+    size: u32,
+    _: u32,
+    _: u32,
+    _: u32,
+    _: *const Site,
+) -> *const Gathered {
     let mut gathered = Box::<Gathered>::default();
     gathered.mask = 1;
     // SAFETY: the kernel gives `size` ≤ 64 readable bytes.
