@@ -62,12 +62,19 @@ struct Use {
 }
 
 impl Buffer {
-    /// A buffer whose contents are undefined, or none if it is too large.
+    /// A buffer of zeros, or none if it is too large.
+    ///
+    /// Metal clears new buffers, but whoever relies on it breaks as soon as buffers are reused, as Candle's pool does:
+    /// bytes that were never written count as uninitialised.
     pub fn new(device: &Arc<Device>, length: usize, options: BufferOptions) -> Option<Arc<Self>> {
         if length == 0 {
             device.report(&Finding::new(kind::EMPTY, "a buffer of length 0 was asked for").note());
         }
-        Self::with(device, length, options, Initial::Poison)
+        let buffer = Self::with(device, length, options, Initial::Zero)?;
+        if device.settings.check {
+            buffer.memory.forget(0..length);
+        }
+        Some(buffer)
     }
 
     /// A buffer with a copy of `bytes`.

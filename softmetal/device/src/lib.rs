@@ -20,6 +20,7 @@ mod finding;
 mod hazard;
 mod library;
 pub mod limits;
+pub mod mps;
 mod order;
 mod queue;
 mod ranges;
