@@ -11,16 +11,46 @@ use std::sync::{Arc, Barrier, Mutex};
 /// What the kernel told the runtime.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
-    Load { address: usize, size: usize },
-    Store { address: usize, size: usize },
-    Atomic { address: usize, size: usize, kind: u32 },
-    Barrier { scope: u32, flags: u32, line: u32 },
-    Fence { flags: u32, line: u32 },
-    Gather { size: u32, width: u32, kind: u32, argument: u32, line: u32 },
-    InactiveLane { lane: u32, line: u32 },
-    Fault { kind: u32 },
+    Load {
+        address: usize,
+        size: usize,
+    },
+    Store {
+        address: usize,
+        size: usize,
+    },
+    Atomic {
+        address: usize,
+        size: usize,
+        kind: u32,
+    },
+    Barrier {
+        scope: u32,
+        flags: u32,
+        line: u32,
+    },
+    Fence {
+        flags: u32,
+        line: u32,
+    },
+    Gather {
+        size: u32,
+        width: u32,
+        kind: u32,
+        argument: u32,
+        line: u32,
+    },
+    InactiveLane {
+        lane: u32,
+        line: u32,
+    },
+    Fault {
+        kind: u32,
+    },
     /// A `CHECK` that did not hold.
-    Failed { line: u32 },
+    Failed {
+        line: u32,
+    },
 }
 
 /// `(lane, event)` in the order in which each lane caused them.
@@ -46,13 +76,22 @@ thread_local! {
 }
 
 fn with_lane<T>(f: impl FnOnce(&mut Lane) -> T) -> T {
-    LANE.with(|lane| f(lane.borrow_mut().as_mut().expect("a hook was called outside of a lane")))
+    LANE.with(|lane| {
+        f(lane
+            .borrow_mut()
+            .as_mut()
+            .expect("a hook was called outside of a lane"))
+    })
 }
 
 fn record(event: Event) {
     with_lane(|lane| {
         let entry = (lane.index, event);
-        lane.world.events.lock().expect("no lane panics").push(entry);
+        lane.world
+            .events
+            .lock()
+            .expect("no lane panics")
+            .push(entry);
     });
 }
 
@@ -65,7 +104,11 @@ unsafe extern "C" fn store(address: usize, size: usize, _pc: usize) {
 }
 
 unsafe extern "C" fn atomic(address: usize, size: usize, kind: u32, _pc: usize) {
-    record(Event::Atomic { address, size, kind });
+    record(Event::Atomic {
+        address,
+        size,
+        kind,
+    });
 }
 
 unsafe extern "C" fn threadgroup_variable(
@@ -76,10 +119,13 @@ unsafe extern "C" fn threadgroup_variable(
 ) -> *mut c_void {
     with_lane(|lane| {
         let mut memory = lane.world.group_memory.lock().expect("no lane panics");
-        let at = memory.iter().position(|(s, _)| *s == slot).unwrap_or_else(|| {
-            memory.push((slot, vec![0; size.div_ceil(8)].into_boxed_slice()));
-            memory.len() - 1
-        });
+        let at = memory
+            .iter()
+            .position(|(s, _)| *s == slot)
+            .unwrap_or_else(|| {
+                memory.push((slot, vec![0; size.div_ceil(8)].into_boxed_slice()));
+                memory.len() - 1
+            });
         memory[at].1.as_mut_ptr().cast()
     })
 }
@@ -108,16 +154,31 @@ unsafe extern "C" fn gather(
 ) -> *const Gathered {
     // SAFETY: as above.
     let line = unsafe { (*site).line };
-    record(Event::Gather { size, width, kind, argument, line });
+    record(Event::Gather {
+        size,
+        width,
+        kind,
+        argument,
+        line,
+    });
     let (world, index) = with_lane(|lane| (lane.world.clone(), lane.index));
     // SAFETY: the caller brings `size` ≤ 64 bytes.
     let bytes = unsafe { std::slice::from_raw_parts(value.cast::<u8>(), size as usize) };
-    let meeting = if width == 32 { &world.simd } else { &world.quads[index as usize / 4] };
-    world.slots.lock().expect("no lane panics").values[index as usize][..bytes.len()].copy_from_slice(bytes);
+    let meeting = if width == 32 {
+        &world.simd
+    } else {
+        &world.quads[index as usize / 4]
+    };
+    world.slots.lock().expect("no lane panics").values[index as usize][..bytes.len()]
+        .copy_from_slice(bytes);
     meeting.wait();
     let mut all = world.slots.lock().expect("no lane panics").clone();
     meeting.wait();
-    let around = if width == 32 { u32::MAX } else { 0xF << (index / 4 * 4) };
+    let around = if width == 32 {
+        u32::MAX
+    } else {
+        0xF << (index / 4 * 4)
+    };
     all.mask = world.active & around;
     all.lane = index;
     with_lane(|lane| {
@@ -140,8 +201,17 @@ unsafe extern "C" fn failed(line: u32) {
     record(Event::Failed { line });
 }
 
-static RUNTIME: Runtime =
-    Runtime { load, store, atomic, threadgroup_variable, barrier, fence, gather, inactive_lane, fault };
+static RUNTIME: Runtime = Runtime {
+    load,
+    store,
+    atomic,
+    threadgroup_variable,
+    barrier,
+    fence,
+    gather,
+    inactive_lane,
+    fault,
+};
 
 unsafe extern "C" {
     fn dlopen(file: *const c_char, flags: c_int) -> *mut c_void;
@@ -160,11 +230,16 @@ pub struct Object {
 pub const INSTRUMENT: &[&str] = &[
     "-fsanitize=kernel-address,array-bounds",
     "-fstrict-flex-arrays=3",
-    "-mllvm", "-asan-instrumentation-with-call-threshold=0",
-    "-mllvm", "-asan-stack=0",
-    "-mllvm", "-asan-globals=0",
-    "-mllvm", "-asan-opt=0",
-    "-mllvm", "-asan-kernel-mem-intrinsic-prefix=1",
+    "-mllvm",
+    "-asan-instrumentation-with-call-threshold=0",
+    "-mllvm",
+    "-asan-stack=0",
+    "-mllvm",
+    "-asan-globals=0",
+    "-mllvm",
+    "-asan-opt=0",
+    "-mllvm",
+    "-asan-kernel-mem-intrinsic-prefix=1",
 ];
 
 fn include_dir() -> PathBuf {
@@ -174,13 +249,38 @@ fn include_dir() -> PathBuf {
 fn clang() -> Command {
     let chosen = std::env::var("SOFTMETAL_CLANG").ok();
     let names = ["clang-19", "clang-18", "clang-17", "clang-16", "clang"];
-    let found = chosen.into_iter().chain(names.map(String::from)).find(|name| {
-        Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success())
-    });
+    let found = chosen
+        .into_iter()
+        .chain(names.map(String::from))
+        .find(|name| {
+            Command::new(name)
+                .arg("--version")
+                .output()
+                .is_ok_and(|output| output.status.success())
+        });
     let mut command = Command::new(found.expect("clang 16 or newer must be installed"));
-    command.args(["-std=c++17", "-x", "c++", "-nostdinc", "-nostdinc++", "-include", "softmetal/msl.h"]);
-    command.args(["-fno-exceptions", "-fno-rtti", "-fno-math-errno", "-ffp-contract=on", "-fsigned-char"]);
-    command.args(["-Xclang", "-ffloat16-excess-precision=none", "-fno-vectorize", "-fno-slp-vectorize"]);
+    command.args([
+        "-std=c++17",
+        "-x",
+        "c++",
+        "-nostdinc",
+        "-nostdinc++",
+        "-include",
+        "softmetal/msl.h",
+    ]);
+    command.args([
+        "-fno-exceptions",
+        "-fno-rtti",
+        "-fno-math-errno",
+        "-ffp-contract=on",
+        "-fsigned-char",
+    ]);
+    command.args([
+        "-Xclang",
+        "-ffloat16-excess-precision=none",
+        "-fno-vectorize",
+        "-fno-slp-vectorize",
+    ]);
     if cfg!(target_arch = "x86_64") {
         command.arg("-march=x86-64-v3");
     }
@@ -191,21 +291,60 @@ fn clang() -> Command {
 fn scratch(suffix: &str) -> PathBuf {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
-    std::env::temp_dir().join(format!("softmetal-headers-{}-{n}{suffix}", std::process::id()))
+    std::env::temp_dir().join(format!(
+        "softmetal-headers-{}-{n}{suffix}",
+        std::process::id()
+    ))
 }
 
 fn compile(source: &str, arguments: &[&str]) -> Result<(), String> {
     let file = scratch(".cpp");
     std::fs::write(&file, source).map_err(|error| error.to_string())?;
-    let output = clang().args(arguments).arg(&file).output().map_err(|error| error.to_string())?;
+    let output = clang()
+        .args(arguments)
+        .arg(&file)
+        .output()
+        .map_err(|error| error.to_string())?;
     std::fs::remove_file(&file).map_err(|error| error.to_string())?;
     let messages = String::from_utf8_lossy(&output.stderr).into_owned();
     output.status.success().then_some(()).ok_or(messages)
 }
 
-/// The compiler's messages if it refuses `body`, which stands under `using namespace metal`.
-pub fn check_syntax(body: &str) -> Result<(), String> {
-    compile(&format!("using namespace metal;\n{body}\n"), &["-fsyntax-only"])
+fn line_start(text: &str, at: usize) -> usize {
+    text[..at].rfind('\n').map_or(0, |end| end + 1)
+}
+
+/// What the compiler says against each of `bodies`, which stand under `using namespace metal`; empty if nothing.
+pub fn complaints(bodies: &[&str]) -> Vec<String> {
+    let source: String = bodies
+        .iter()
+        .enumerate()
+        .map(|(i, body)| {
+            format!(
+                "namespace body_{i} {{ using namespace metal;\n#line 1 \"body_{i}\"\n{body}\n}}\n"
+            )
+        })
+        .collect();
+    let options = ["-fsyntax-only", "-fno-caret-diagnostics", "-ferror-limit=0"];
+    let messages = compile(&source, &options).err().unwrap_or_default();
+    let mut all = vec![String::new(); bodies.len()];
+    // An error inside of the headers names the body in a note behind it.
+    let starts: Vec<usize> = messages
+        .match_indices(": error:")
+        .map(|(at, _)| line_start(&messages, at))
+        .collect();
+    for (i, start) in starts.iter().enumerate() {
+        let block = &messages[*start..starts.get(i + 1).copied().unwrap_or(messages.len())];
+        let named = block.lines().find_map(|line| {
+            line.strip_prefix("body_")?
+                .split(':')
+                .next()?
+                .parse::<usize>()
+                .ok()
+        });
+        all[named.unwrap_or_else(|| panic!("an error of no body: {block}"))].push_str(block);
+    }
+    all
 }
 
 /// Compiles a source that defines `RUN { .. }`, in which `lane`, `data` and `CHECK` are known.
@@ -214,10 +353,13 @@ pub fn build(source: &str, more: &[&str]) -> Object {
         #define RUN extern \"C\" void run(uint lane, void* data, void (*failed)(uint))\n\
         #define CHECK(...) ((__VA_ARGS__) ? (void)0 : failed(__LINE__))\n#line 1 \"test.cpp\"\n";
     let library = scratch(".so");
-    let library_text = library.to_str().expect("the temporary directory has a plain name");
+    let library_text = library
+        .to_str()
+        .expect("the temporary directory has a plain name");
     let mut arguments = vec!["-O1", "-fPIC", "-shared", "-o", library_text];
     arguments.extend(more);
-    compile(&format!("{prologue}{source}"), &arguments).unwrap_or_else(|messages| panic!("{messages}"));
+    compile(&format!("{prologue}{source}"), &arguments)
+        .unwrap_or_else(|messages| panic!("{messages}"));
     let name = CString::new(library_text).expect("no NUL in a path");
     // SAFETY: the object has no constructors; it is never unloaded.
     let object = unsafe { dlopen(name.as_ptr(), RTLD_NOW) };
@@ -230,9 +372,14 @@ pub fn build(source: &str, more: &[&str]) -> Object {
     unsafe {
         let bind = dlsym(object, c"softmetal_bind".as_ptr());
         let run = dlsym(object, c"run".as_ptr());
-        assert!(!bind.is_null() && !run.is_null(), "softmetal_bind or run is missing");
+        assert!(
+            !bind.is_null() && !run.is_null(),
+            "softmetal_bind or run is missing"
+        );
         std::mem::transmute::<*mut c_void, softmetal_abi::Bind>(bind)(&RUNTIME);
-        Object { run: std::mem::transmute::<*mut c_void, Run>(run) }
+        Object {
+            run: std::mem::transmute::<*mut c_void, Run>(run),
+        }
     }
 }
 
@@ -254,7 +401,11 @@ impl Object {
                 let world = world.clone();
                 scope.spawn(move || {
                     let gathered = Box::new(Gathered::default());
-                    LANE.set(Some(Lane { index, world, gathered }));
+                    LANE.set(Some(Lane {
+                        index,
+                        world,
+                        gathered,
+                    }));
                     // SAFETY: tests give `data` the size their source expects.
                     unsafe { run(index, data as *mut c_void, failed) };
                 });
@@ -272,7 +423,10 @@ impl Object {
     /// Runs the lanes of `active`, and expects every check to hold.
     pub fn check_on(&self, active: u32) -> Events {
         let events = self.run_on::<u8>(active, &mut []);
-        let broken: Vec<_> = events.iter().filter(|(_, event)| matches!(event, Event::Failed { .. })).collect();
+        let broken: Vec<_> = events
+            .iter()
+            .filter(|(_, event)| matches!(event, Event::Failed { .. }))
+            .collect();
         assert!(broken.is_empty(), "checks that failed, by lane: {broken:?}");
         events
     }

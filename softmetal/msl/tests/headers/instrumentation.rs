@@ -42,8 +42,12 @@ fn covered(accesses: &[(bool, usize, usize)], stores: bool) -> Vec<usize> {
 }
 
 fn misaligned(accesses: &[(bool, usize, usize)]) -> Vec<(bool, usize, usize)> {
-    let odd = |size: usize, offset: usize| size.is_power_of_two() && offset % size != 0;
-    accesses.iter().copied().filter(|(_, offset, size)| odd(*size, *offset)).collect()
+    let odd = |size: usize, offset: usize| size.is_power_of_two() && !offset.is_multiple_of(size);
+    accesses
+        .iter()
+        .copied()
+        .filter(|(_, offset, size)| odd(*size, *offset))
+        .collect()
 }
 
 #[test]
@@ -97,7 +101,15 @@ fn private_arrays_are_checked_for_their_bounds() {
     let object = build(source, INSTRUMENT);
     let faults = |lane: u32| {
         let events = object.run_on::<u8>(1 << lane, &mut []);
-        events.iter().filter(|(_, event)| *event == Event::Fault { kind: fault::ARRAY_BOUNDS }).count()
+        events
+            .iter()
+            .filter(|(_, event)| {
+                *event
+                    == Event::Fault {
+                        kind: fault::ARRAY_BOUNDS,
+                    }
+            })
+            .count()
     };
     assert_eq!(faults(0), 0);
     assert_eq!(faults(1), 4);
@@ -109,7 +121,12 @@ fn what_the_headers_do_themselves_is_not_told() {
         simdgroup_float8x8 m(x); simdgroup_multiply(m, m, m); threadgroup_barrier(mem_flags::mem_none); \
         if (m.thread_elements().x < 0) *(float*)data = 1; }";
     let events = build(source, INSTRUMENT).run_on::<u8>(u32::MAX, &mut []);
-    let told = |event: &Event| matches!(event, Event::Load { .. } | Event::Store { .. } | Event::Fault { .. });
+    let told = |event: &Event| {
+        matches!(
+            event,
+            Event::Load { .. } | Event::Store { .. } | Event::Fault { .. }
+        )
+    };
     let wrong: Vec<_> = events.iter().filter(|(_, event)| told(event)).collect();
     assert!(wrong.is_empty(), "{wrong:?}");
 }
@@ -123,12 +140,21 @@ fn matrix_loads_and_stores_are_told_by_every_lane() {
     let mut loads: Vec<usize> = events
         .iter()
         .filter_map(|(_, event)| match event {
-            Event::Load { address, size } => Some((*address..address + size).map(|byte| byte - base)),
+            Event::Load { address, size } => {
+                Some((*address..address + size).map(|byte| byte - base))
+            }
             _ => None,
         })
         .flatten()
         .collect();
     loads.sort_unstable();
     assert_eq!(loads, (0..256).collect::<Vec<_>>());
-    assert_eq!(events.iter().filter(|(_, event)| matches!(event, Event::Store { .. })).count() % 32, 0);
+    assert_eq!(
+        events
+            .iter()
+            .filter(|(_, event)| matches!(event, Event::Store { .. }))
+            .count()
+            % 32,
+        0
+    );
 }
