@@ -43,7 +43,7 @@ kinds! {
     SameValueRace "same-value-race" Note,
     MemoryOrder "memory-order" Note,
     BarrierDivergence "barrier-divergence" Error,
-    EarlyReturn "early-return" Error,
+    EarlyReturn "early-return" Note,
     PartialSimdgroup "partial-simdgroup" Error,
     NonUniformArgument "non-uniform-argument" Error,
     InactiveLane "inactive-lane" Note,

@@ -9,8 +9,17 @@
 //! An error stops the kernel; a note says what is undefined by the letter but harmless on known hardware.
 //!
 //! # Barriers
-//! Threads that wait at different barriers are a `barrier-divergence`. A thread that returned before a barrier which
-//! others wait at is an `early-return`: the specification asks that all threads execute the barrier.
+//! Threads that wait at different barriers are an error, `barrier-divergence`. A thread that returned before a barrier
+//! at which others wait is a note, `early-return`: the specification asks that all threads execute the barrier and
+//! also says that a thread that has ended does not hold up the others. Kernels in use count on that (the
+//! matrix-vector product of MLX and Candle lets one lane per simdgroup pass a barrier while the others return), and
+//! others have been broken by it.
+//!
+//! # What orders accesses
+//! A threadgroup barrier orders the accesses of the whole group, a simdgroup barrier those of its simdgroup, each only
+//! for the kind of memory that its flags name. Accesses of different groups are never ordered. Atomic operations
+//! do not race with each other, but order nothing. Ordering by `atomic_thread_fence` is not followed: in a dispatch
+//! that uses one, races are the note `memory-order`.
 
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("softmetal needs a 64-bit host");

@@ -184,6 +184,12 @@ impl View {
     }
 }
 
+/// Whether two accesses of one group lie between the same barriers.
+#[inline(always)]
+pub(crate) fn same_moment(a: Word, b: Word) -> bool {
+    (a ^ b) >> SIMD_EPOCH_SHIFT == 0
+}
+
 /// How far apart two readers are: the pair that is kept should be as far apart as can be, so that whoever
 /// writes next is unordered with one of them if he is with any.
 pub(crate) fn distance(a: Word, b: Word) -> u32 {

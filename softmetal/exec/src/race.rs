@@ -2,7 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
-use crate::order::{distance, Memory, Relation, View, Word, ATOMIC, PARTIAL};
+use crate::order::{
+    distance, same_moment, thread_of, Memory, Relation, View, Word, ATOMIC, PARTIAL,
+};
 
 /// Who last accessed a granule of 1, 2 or 4 bytes.
 ///
@@ -106,13 +108,20 @@ impl Cell {
 /// Adds an access to those that do not conflict with each other.
 fn note(slots: &[AtomicU64; 2], by: &Accessor<'_>, word: Word) {
     let first = slots[0].load(Relaxed);
+    let second = slots[1].load(Relaxed);
+    if same_moment(first, word)
+        && same_moment(second, word)
+        && distance(first, word) <= distance(first, second)
+        && thread_of(first) != thread_of(word)
+    {
+        return;
+    }
     if by.ordered(first) {
         // A plain access stays plain when the same thread comes again atomically.
         let plain = first >= by.oldest && first | ATOMIC == word;
         by.replace(&slots[0], if plain { first } else { word });
         return;
     }
-    let second = slots[1].load(Relaxed);
     if by.ordered(second) || distance(first, word) > distance(first, second) {
         by.replace(&slots[1], word);
     }

@@ -219,7 +219,42 @@ kernel void turn(device const uint* x [[buffer(0)]], device uint* out [[buffer(1
         .iter()
         .flat_map(|t| t.writes.ranges().to_vec())
         .collect();
-    assert_eq!(written, [16..416]);
+    assert_eq!(written, vec![16..416; 1]);
     assert!(!out.is_initialised(0..16) && out.is_initialised(16..416));
     assert_eq!(report.counters.threadgroup_written, 400);
+}
+
+#[test]
+fn lesser_alignment_is_no_fault() {
+    let source = "
+struct Pair { ulong a, b; };
+struct Halves { float2 low, high; };
+struct Mixed { float x; packed_float3 rest; };
+kernel void moves(device const Pair* pairs [[buffer(0)]], device Pair* out [[buffer(1)]],
+                  device const Halves* halves [[buffer(2)]], device Halves* out_halves [[buffer(3)]],
+                  device const packed_float4* loose [[buffer(4)]], device Mixed* mixed [[buffer(5)]],
+                  uint id [[thread_position_in_grid]]) {
+    out[id] = pairs[id];
+    out_halves[id] = halves[id];
+    float4 v = float4(loose[id]);
+    Mixed m = {v.x, packed_float3(v.yzw)};
+    mixed[id] = m;
+}";
+    let mut moves = dispatch(source, "moves");
+    moves.group = [4, 1, 1];
+    let x: Vec<f32> = (0..20).map(|i| i as f32).collect();
+    let outs = [fresh::<f32>(18), fresh::<f32>(18), fresh::<f32>(17)];
+    let input = buffer(&x);
+    moves.buffers = vec![
+        at(&input, 8),
+        at(&outs[0], 8),
+        at(&input, 8),
+        at(&outs[1], 8),
+        at(&input, 4),
+        at(&outs[2], 4),
+    ];
+    run_clean(&moves, &checked(Schedule::Ascending));
+    assert_eq!(values::<f32>(&outs[0])[2..], x[2..18]);
+    assert_eq!(values::<f32>(&outs[1])[2..], x[2..18]);
+    assert_eq!(values::<f32>(&outs[2])[1..], x[1..17]);
 }
