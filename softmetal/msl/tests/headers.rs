@@ -1,5 +1,7 @@
 //! The execution headers: what they compute, what they tell the runtime, and what they refuse.
 
+#[path = "headers/compiler.rs"]
+mod compiler;
 #[path = "headers/harness.rs"]
 mod harness;
 #[path = "headers/instrumentation.rs"]

@@ -1,6 +1,7 @@
 //! What instrumented code tells the runtime of its memory accesses.
 
-use crate::harness::{build, Event, INSTRUMENT};
+use crate::compiler::INSTRUMENT;
+use crate::harness::{build, Event};
 use softmetal_abi::fault;
 
 /// 64-byte aligned memory to read and write.

@@ -242,7 +242,7 @@ fn atomics_are_announced_once() {
             CHECK(atomic_exchange_explicit(u, 4u, memory_order_relaxed) == 3);
             atomic_max_explicit((atomic_ulong*)(u + 2), 9ul, memory_order_relaxed);
         }",
-        crate::harness::INSTRUMENT,
+        crate::compiler::INSTRUMENT,
     );
     let mut data = [0u64; 2];
     let at = data.as_ptr() as usize;

@@ -1,6 +1,6 @@
 //! What Metal refuses is refused, with a message that says why; next to it what Metal accepts.
 
-use crate::harness::complaints;
+use crate::compiler::complaints;
 
 /// Each body with a part of the message that refuses it.
 fn refused(cases: &[(&str, &str)]) {
