@@ -148,6 +148,10 @@ impl Constants {
         }
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
     /// Takes the declarations out of the text: [`Constants::texts`] puts others in their place.
     pub(crate) fn mark(&self, source: &Source, edits: &mut Edits) {
         for constant in &self.list {

@@ -31,6 +31,11 @@ pub(crate) fn table_symbol(place: usize) -> String {
     format!("softmetal_arguments_{place}")
 }
 
+/// The symbol that holds the address of the kernel.
+pub(crate) fn target_symbol(place: usize) -> String {
+    format!("softmetal_kernel_{place}")
+}
+
 pub(crate) fn emit(program: &Program, selection: Selection<'_>) -> Output {
     let (wanted, constants): (Vec<usize>, _) = match selection {
         Selection::Everything => ((0..program.entries.len()).collect(), None),
@@ -167,9 +172,11 @@ fn entry_text(program: &Program, entry: &Entry, place: usize, constants_known: b
     format!(
         "typedef decltype({target}) softmetal_type_{place}; \
          extern \"C\" __attribute__((visibility(\"default\"), used)) const unsigned long {}[][3] = {{{rows}{{0, 0, 0}}}}; \
+         extern \"C\" __attribute__((visibility(\"default\"), used)) const unsigned long {} = (unsigned long)({target}); \
          extern \"C\" __attribute__((visibility(\"default\"), used, no_sanitize(\"kernel-address\"))) \
          void {}(void* const* a, const softmetal::Builtins* b) {{ {switches}softmetal_entry::call_{}({target}, a, b); }}",
         table_symbol(place),
+        target_symbol(place),
         entry_symbol(place),
         entry.kernel
     )

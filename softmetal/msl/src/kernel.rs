@@ -19,6 +19,8 @@ pub(crate) struct Kernel {
     /// Where the declaration starts behind its template heads.
     pub(crate) start: usize,
     pub(crate) template: bool,
+    /// How its body names the instance it belongs to, if the template parameters have names.
+    pub(crate) itself: Option<String>,
     pub(crate) body: Range<usize>,
     pub(crate) arguments: Vec<Argument>,
     /// The expression of `[[max_total_threads_per_threadgroup(…)]]`
@@ -67,6 +69,7 @@ impl Kernel {
             item: item.range.clone(),
             start: item.start,
             template: !item.heads.is_empty(),
+            itself: name_in_body(source, item, function),
             arguments: Vec::new(),
             max_threads: None,
             host_name: None,
@@ -184,12 +187,40 @@ impl Kernel {
         })
     }
 
+    /// An expression in the body for the address of the instance, or 0.
+    pub(crate) fn address_in_body(&self) -> String {
+        match &self.itself {
+            Some(name) => format!("(unsigned long)&{name}"),
+            None => "0".to_owned(),
+        }
+    }
+
     pub(crate) fn bound(&self) -> impl Iterator<Item = &Bound> {
         self.arguments.iter().filter_map(|argument| match argument {
             Argument::Bound(bound) => Some(bound),
             Argument::Input(_) => None,
         })
     }
+}
+
+fn name_in_body(source: &Source, item: &Item, function: &Function) -> Option<String> {
+    let name = &source[function.name].text;
+    let Some(head) = item.heads.first() else {
+        return Some(name.clone());
+    };
+    let mut arguments = Vec::new();
+    for part in source.split(head.clone()) {
+        let end = (part.clone().find(|i| source.is(*i, "="))).unwrap_or(part.end);
+        let dots = part.clone().any(|i| source.is(i, "..."));
+        let parameter = if source.is(part.start, "template") {
+            end.checked_sub(1)
+        } else {
+            declarator_name(source, part.start..end)
+        };
+        let parameter = &source[parameter?].text;
+        arguments.push(format!("{parameter}{}", if dots { "..." } else { "" }));
+    }
+    Some(format!("{name}<{}>", arguments.join(", ")))
 }
 
 struct Parameter {

@@ -1,39 +1,78 @@
 //! Loading a shared object and reading what it says about its kernels.
 
-use crate::emit::{entry_symbol, table_symbol};
+use crate::emit::{entry_symbol, table_symbol, target_symbol};
 use crate::error::CompileError;
 use crate::kernel::Kernel;
 use crate::locate::Lines;
-use object::{Object, ObjectSection, ObjectSegment};
+use object::{Object as _, ObjectSection, ObjectSegment, ObjectSymbol};
 use softmetal_abi::{Bind, Entry, Function, Param};
-use std::collections::HashMap;
-use std::path::Path;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub(crate) fn function(
-    path: &Path,
-    name: &str,
-    kernel: &Kernel,
-    place: usize,
-) -> Result<Function, CompileError> {
-    let failed = |error: &dyn std::fmt::Display| {
-        CompileError::toolchain(format!("{}: {error}", path.display()))
-    };
-    // SAFETY: the object was compiled by us from checked source; it has no initialisers.
-    let library = unsafe { libloading::Library::new(path) }.map_err(|error| failed(&error))?;
-    let symbol = |symbol: &str| -> Result<usize, CompileError> {
-        // SAFETY: only the address is taken; the callers below know the types.
-        let found = unsafe { library.get::<*const ()>(symbol.as_bytes()) }
-            .map_err(|error| failed(&error))?;
-        Ok(*found as usize)
-    };
-    let entry = symbol(&entry_symbol(place))?;
-    let bind = symbol("softmetal_bind")?;
-    let table = symbol(&table_symbol(place))? as *const [u64; 3];
-    let params = kernel
-        .bound()
-        .enumerate()
-        .map(|(i, bound)| {
+/// A shared object in memory.
+pub(crate) struct Object {
+    library: Arc<libloading::Library>,
+    path: PathBuf,
+    image: Vec<Range<usize>>,
+    lines: Arc<Lines>,
+    /// Slot, size, alignment and owner of each threadgroup variable.
+    variables: Vec<[u64; 4]>,
+    /// Limit and owner.
+    limits: Vec<[u64; 2]>,
+}
+
+impl Object {
+    pub(crate) fn open(path: &Path) -> Result<Self, CompileError> {
+        let failed = |error: &dyn std::fmt::Display| {
+            CompileError::toolchain(format!("{}: {error}", path.display()))
+        };
+        // SAFETY: the object was compiled by us from checked source; it has no initialisers.
+        let library = unsafe { libloading::Library::new(path) }.map_err(|error| failed(&error))?;
+        let data = std::fs::read(path).map_err(|error| failed(&error))?;
+        let file = object::File::parse(&*data).map_err(|error| failed(&error))?;
+        let recorded = file
+            .dynamic_symbols()
+            .find(|symbol| symbol.name() == Ok(BIND))
+            .ok_or_else(|| failed(&"softmetal_bind is missing"))?
+            .address() as usize;
+        let base = address(&library, BIND).map_err(|error| failed(&error))? - recorded;
+        let image = file
+            .segments()
+            .map(|segment| {
+                let start = base + segment.address() as usize;
+                start..start + segment.size() as usize
+            })
+            .collect();
+        Ok(Self {
+            library: Arc::new(library),
+            path: path.to_owned(),
+            image,
+            lines: Arc::new(Lines::new(path.to_owned(), base)),
+            variables: records(&file, base, "softmetal_variables"),
+            limits: records(&file, base, "softmetal_limits"),
+        })
+    }
+
+    fn address(&self, symbol: &str) -> Result<usize, CompileError> {
+        address(&self.library, symbol)
+            .map_err(|error| CompileError::toolchain(format!("{}: {error}", self.path.display())))
+    }
+
+    /// The function whose entry has this place in the object.
+    pub(crate) fn function(
+        &self,
+        name: &str,
+        kernel: &Kernel,
+        place: usize,
+    ) -> Result<Function, CompileError> {
+        let entry = self.address(&entry_symbol(place))?;
+        let bind = self.address(BIND)?;
+        let table = self.address(&table_symbol(place))? as *const [u64; 3];
+        let target = self.address(&target_symbol(place))? as *const u64;
+        // SAFETY: `emit` defines the symbol as the address of the kernel.
+        let target = unsafe { *target };
+        let params = kernel.bound().enumerate().map(|(i, bound)| {
             // SAFETY: the table has a row for each bound argument of the kernel.
             let [size, align, enabled] = unsafe { *table.add(i) };
             Param {
@@ -46,68 +85,58 @@ pub(crate) fn function(
                 size: size as usize,
                 align: align as usize,
             }
+        });
+        let limit = self
+            .limits
+            .iter()
+            .find(|[_, owner]| *owner == target || *owner == 0);
+        let lines = self.lines.clone();
+        Ok(Function {
+            name: name.to_owned(),
+            // SAFETY: `emit` writes the entry with this signature.
+            entry: unsafe { std::mem::transmute::<usize, Entry>(entry) },
+            // SAFETY: softmetal/runtime.h defines it with this signature.
+            bind: unsafe { std::mem::transmute::<usize, Bind>(bind) },
+            params: params.collect(),
+            max_threads: limit.map(|[limit, _]| *limit as u32),
+            static_threadgroup: threadgroup_bytes(&self.variables, target),
+            image: self.image.clone(),
+            locate: Arc::new(move |pc| lines.locate(pc)),
+            keep: self.library.clone(),
         })
-        .collect();
-    let data = std::fs::read(path).map_err(|error| failed(&error))?;
-    let file = object::File::parse(&*data).map_err(|error| failed(&error))?;
-    let recorded = entry_address(&file, place).ok_or_else(|| failed(&"the entry has no symbol"))?;
-    let base = entry - recorded;
-    let image = file
-        .segments()
-        .map(|segment| {
-            base + segment.address() as usize..base + (segment.address() + segment.size()) as usize
-        })
-        .collect();
-    let lines = Lines::new(path.to_owned(), base);
-    Ok(Function {
-        name: name.to_owned(),
-        // SAFETY: `emit` writes the entry with this signature.
-        entry: unsafe { std::mem::transmute::<usize, Entry>(entry) },
-        // SAFETY: softmetal/runtime.h defines it with this signature.
-        bind: unsafe { std::mem::transmute::<usize, Bind>(bind) },
-        params,
-        max_threads: records(&file, "softmetal_limits")
-            .first()
-            .map(|limit| *limit as u32),
-        static_threadgroup: threadgroup_bytes(&records(&file, "softmetal_variables")),
-        image,
-        locate: Arc::new(move |pc| lines.locate(pc)),
-        keep: Arc::new(library),
-    })
+    }
 }
 
-fn entry_address(file: &object::File<'_>, place: usize) -> Option<usize> {
-    use object::ObjectSymbol;
-    let name = entry_symbol(place);
-    let mut symbols = file.dynamic_symbols();
-    symbols
-        .find(|symbol| symbol.name() == Ok(&name))
-        .map(|symbol| symbol.address() as usize)
+const BIND: &str = "softmetal_bind";
+
+fn address(library: &libloading::Library, symbol: &str) -> Result<usize, libloading::Error> {
+    // SAFETY: only the address is taken; the callers know the types.
+    let found = unsafe { library.get::<*const ()>(symbol.as_bytes()) }?;
+    Ok(*found as usize)
 }
 
-/// The numbers that the kernels left in a section.
-fn records(file: &object::File<'_>, section: &str) -> Vec<u64> {
-    let data = file
-        .section_by_name(section)
-        .and_then(|section| section.data().ok())
-        .unwrap_or_default();
-    let words = data.chunks_exact(8);
-    words
-        .map(|word| u64::from_ne_bytes(word.try_into().unwrap_or_default()))
-        .collect()
+/// What the kernels left in a section, with addresses as the loader has made them.
+fn records<const N: usize>(file: &object::File<'_>, base: usize, name: &str) -> Vec<[u64; N]> {
+    let Some(section) = file.section_by_name(name) else {
+        return Vec::new();
+    };
+    let start = (base + section.address() as usize) as *const [u64; N];
+    let count = section.size() as usize / size_of::<[u64; N]>();
+    // SAFETY: the section lies in a loaded segment and is made of such records.
+    (0..count).map(|i| unsafe { *start.add(i) }).collect()
 }
 
-/// The end of the last variable when they lie one behind the other. A record is slot, size, alignment and a
-/// filler that lets records follow each other without gaps.
-fn threadgroup_bytes(records: &[u64]) -> usize {
-    let slots: HashMap<u64, (u64, u64)> = records
-        .chunks_exact(4)
-        .map(|record| (record[0], (record[1], record[2])))
+/// The end of a kernel's last variable when they lie one behind the other.
+fn threadgroup_bytes(variables: &[[u64; 4]], kernel: u64) -> usize {
+    let mut slots: Vec<_> = variables
+        .iter()
+        .filter(|[.., owner]| *owner == kernel || *owner == 0)
+        .map(|[slot, size, align, _]| (slot, size, align))
         .collect();
-    let mut slots: Vec<_> = slots.into_iter().collect();
     slots.sort_unstable();
-    let end = slots.iter().fold(0u64, |end, (_, (size, align))| {
-        end.next_multiple_of((*align).max(1)) + size
+    slots.dedup();
+    let end = slots.iter().fold(0u64, |end, (_, size, align)| {
+        end.next_multiple_of((**align).max(1)) + **size
     });
     end as usize
 }
@@ -117,9 +146,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threadgroup_variables_are_added_up_once_and_aligned() {
-        assert_eq!(threadgroup_bytes(&[]), 0);
-        assert_eq!(threadgroup_bytes(&[3, 5, 1, 0, 4, 16, 8, 0]), 24);
-        assert_eq!(threadgroup_bytes(&[3, 5, 1, 0, 3, 5, 1, 0]), 5);
+    fn threadgroup_variables_of_a_kernel_are_added_up_and_aligned() {
+        assert_eq!(threadgroup_bytes(&[], 9), 0);
+        let variables = [[3, 5, 1, 9], [4, 16, 8, 9], [4, 160, 8, 8], [3, 5, 1, 9]];
+        assert_eq!(threadgroup_bytes(&variables, 9), 24);
+        assert_eq!(threadgroup_bytes(&[[1, 4, 4, 0]], 9), 4);
     }
 }

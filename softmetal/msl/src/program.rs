@@ -48,7 +48,14 @@ impl Program {
         let mut kernels = Vec::new();
         find_kernels(&source, &items, "", &mut kernels, &mut problems);
         rewrite::kernels(&source, &kernels, &mut edits);
-        rewrite::bodies(&source, &items, &mut edits, options, &mut problems);
+        rewrite::bodies(
+            &source,
+            &items,
+            &kernels,
+            &mut edits,
+            options,
+            &mut problems,
+        );
         rewrite::collisions(&source, &items, &mut edits, &mut problems);
         let mut entries = Vec::new();
         let finder = EntryFinder {
@@ -76,6 +83,19 @@ impl Program {
             entries,
             constants,
         })
+    }
+
+    /// The entries to compile together with this one: instances of the same template, where there are no
+    /// function constants, which would have each batch compiled for each set of values.
+    pub(crate) fn batch(&self, entry: usize, size: usize) -> Vec<usize> {
+        let kernel = self.entries[entry].kernel;
+        if !self.constants.is_empty() || self.kernels[kernel].itself.is_none() {
+            return vec![entry];
+        }
+        let family = (0..self.entries.len()).filter(|other| self.entries[*other].kernel == kernel);
+        let family: Vec<usize> = family.collect();
+        let own = family.chunks(size).find(|chunk| chunk.contains(&entry));
+        own.map_or(vec![entry], <[usize]>::to_vec)
     }
 
     /// The entry of that name.

@@ -173,9 +173,10 @@ fn threadgroup_memory_and_limits() {
         &Builtins::default(),
     );
     assert_eq!(out, 3.0);
+    let other = library.function("k8", &[]).unwrap().unwrap();
     assert_eq!(
-        library.function("k8", &[]).unwrap().unwrap().max_threads,
-        Some(256)
+        (other.max_threads, other.static_threadgroup),
+        (Some(256), 36)
     );
 }
 

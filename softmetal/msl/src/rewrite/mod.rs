@@ -133,8 +133,9 @@ pub(crate) fn kernels(source: &Source, kernels: &[Kernel], edits: &mut Edits) {
         }
         edits.insert(kernel.start, "static __attribute__((noinline))");
         if let Some(limit) = &kernel.max_threads {
+            let owner = kernel.address_in_body();
             let record = format!(
-                "static const unsigned long softmetal_limit __attribute__((section(\"softmetal_limits\"), used)) = ({});",
+                "static const unsigned long softmetal_limit[2] __attribute__((section(\"softmetal_limits\"), used)) = {{({}), {owner}}};",
                 source.text(limit.clone())
             );
             edits.insert(kernel.body.start, &record);

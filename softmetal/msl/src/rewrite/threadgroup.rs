@@ -1,8 +1,9 @@
 //! `threadgroup` variables: slots of an arena that the threads of a group share.
 
-use crate::declaration::{Item, ItemKind};
+use crate::declaration::{Function, Item, ItemKind};
 use crate::edits::Edits;
 use crate::error::Message;
+use crate::kernel::Kernel;
 use crate::options::Options;
 use crate::source::Source;
 use std::ops::Range;
@@ -11,42 +12,48 @@ use std::ops::Range;
 pub(crate) fn bodies(
     source: &Source,
     items: &[Item],
+    kernels: &[Kernel],
     edits: &mut Edits,
     options: &Options,
     problems: &mut Vec<Message>,
 ) {
     let mut slots = 0;
-    visit(source, items, &mut |body, kernel| {
+    visit(items, &mut |body| {
+        let kernel = kernels.iter().find(|kernel| kernel.body == body);
         for i in body {
             if !source.is(i, "threadgroup") || !declares(source, i) {
                 continue;
             }
-            if options.strict && !kernel {
-                problems.push(source.error(i, "variable in the threadgroup address space must be declared in a kernel function"));
+            if options.strict && kernel.is_none() {
+                let text = "variable in the threadgroup address space must be declared in a kernel function";
+                problems.push(source.error(i, text));
             }
             match Variables::read(source, i) {
-                Ok(variables) => variables.rewrite(source, edits, &mut slots, options, problems),
+                Ok(variables) => {
+                    if let Some(at) = variables.initialiser().filter(|_| options.strict) {
+                        let text =
+                            "variable in the threadgroup address space cannot have an initializer";
+                        problems.push(source.error(at, text));
+                    }
+                    let owner = kernel.map_or("0".into(), Kernel::address_in_body);
+                    let text = variables.text(source, edits, &mut slots, &owner);
+                    edits.remove(variables.statement.clone());
+                    edits.replace(variables.statement.start, text);
+                }
                 Err(message) => problems.push(message),
             }
         }
     });
 }
 
-fn visit(source: &Source, items: &[Item], found: &mut impl FnMut(Range<usize>, bool)) {
+fn visit(items: &[Item], found: &mut impl FnMut(Range<usize>)) {
     for item in items {
         match &item.kind {
-            ItemKind::Namespace { items, .. } | ItemKind::Class { items } => {
-                visit(source, items, found)
-            }
-            ItemKind::Function(function) => {
-                if let Some(body) = &function.body {
-                    found(
-                        body.clone(),
-                        crate::kernel::is_kernel(source, item, function),
-                    );
-                }
-            }
-            ItemKind::Plain | ItemKind::Instantiation => {}
+            ItemKind::Namespace { items, .. } | ItemKind::Class { items } => visit(items, found),
+            ItemKind::Function(Function {
+                body: Some(body), ..
+            }) => found(body.clone()),
+            _ => {}
         }
     }
 }
@@ -159,23 +166,17 @@ impl Variables {
         })
     }
 
-    fn rewrite(
-        &self,
-        source: &Source,
-        edits: &mut Edits,
-        slots: &mut u32,
-        options: &Options,
-        problems: &mut Vec<Message>,
-    ) {
+    fn initialiser(&self) -> Option<usize> {
+        self.declarators
+            .iter()
+            .find_map(|(.., initialiser)| *initialiser)
+    }
+
+    /// References into the arena. A record of each variable tells the loader what the kernel `owner` needs.
+    fn text(&self, source: &Source, edits: &Edits, slots: &mut u32, owner: &str) -> String {
         let type_text = edits.render(source, self.type_range.clone());
         let mut text = String::new();
-        for (name, dimensions, initialiser) in &self.declarators {
-            if let Some(at) = initialiser.filter(|_| options.strict) {
-                problems.push(source.error(
-                    at,
-                    "variable in the threadgroup address space cannot have an initializer",
-                ));
-            }
+        for (name, dimensions, _) in &self.declarators {
             let dimensions = edits.render(source, dimensions.clone());
             let name = &source[*name].text;
             let slot = *slots;
@@ -183,18 +184,21 @@ impl Variables {
             let (declared, member) = match &self.alignment {
                 Some(alignment) => {
                     let alignment = edits.render(source, alignment.clone());
-                    (format!("struct alignas{alignment} sm_t{slot} {{ {type_text} value{dimensions}; }};"), ".value")
+                    let value = format!("{type_text} value{dimensions};");
+                    (
+                        format!("struct alignas{alignment} sm_t{slot} {{ {value} }};"),
+                        ".value",
+                    )
                 }
                 None => (format!("typedef {type_text} sm_t{slot}{dimensions};"), ""),
             };
             text += &format!(
                 "{declared} static const unsigned long sm_v{slot}[4] __attribute__((section(\"softmetal_variables\"), used)) = \
-                 {{{slot}, sizeof(sm_t{slot}), alignof(sm_t{slot}), 0}}; \
+                 {{{slot}, sizeof(sm_t{slot}), alignof(sm_t{slot}), {owner}}}; \
                  auto& {name} = softmetal::threadgroup_variable<sm_t{slot}>({slot}, \"{name}\"){member}; "
             );
         }
-        edits.remove(self.statement.clone());
-        edits.replace(self.statement.start, text);
+        text
     }
 }
 
@@ -208,9 +212,15 @@ mod tests {
         let items = declaration::parse(&source).unwrap();
         let mut edits = Edits::new(&source);
         let mut problems = Vec::new();
+        let ItemKind::Function(function) = &items[0].kind else {
+            panic!("not a function");
+        };
+        let body = function.body.clone().unwrap();
+        let kernel = Kernel::new(&source, &items[0], function, body, "", &mut problems);
         bodies(
             &source,
             &items,
+            &[kernel],
             &mut edits,
             &Options::default(),
             &mut problems,
