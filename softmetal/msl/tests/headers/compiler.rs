@@ -56,6 +56,8 @@ fn clang() -> Command {
     command.args([
         "-Xclang",
         "-ffloat16-excess-precision=none",
+        "-Xclang",
+        "-fbfloat16-excess-precision=none",
         "-fno-vectorize",
         "-fno-slp-vectorize",
     ]);

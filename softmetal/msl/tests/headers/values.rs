@@ -110,7 +110,7 @@ fn half_rounds_after_every_operation() {
 }
 
 #[test]
-fn bfloat_rounds_to_nearest_even() {
+fn bfloat_rounds_to_nearest_even_after_every_operation() {
     check(
         "RUN {
              volatile float ties[] = {1.00390625f, 1.01171875f, 1.00390637f, -1.00390625f, 3.4e38f};
@@ -122,6 +122,9 @@ fn bfloat_rounds_to_nearest_even() {
              bfloat a = (bfloat)1.5f;
              CHECK(softmetal::cast<half>(a) == (half)1.5f && softmetal::cast<bfloat>((half)2.5f) == (bfloat)2.5f);
              CHECK(all(bfloat4(half4(1, 2, 3, 4)) == bfloat4(float4(1, 2, 3, 4))) && all(half2(bfloat2((bfloat)3)) == half2(3)));
+             volatile float many = 256.0f, one = 1.0f;
+             bfloat x = (bfloat)many, y = (bfloat)one;
+             CHECK(x + y + y == x && is_same_v<decltype(x + y), bfloat> && is_same_v<decltype(x + 1.0f), float>);
              float f = a;
              CHECK(f == 1.5f && max(a, (bfloat)2.0f) == 2.0f);
          }",
