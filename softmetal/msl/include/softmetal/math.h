@@ -67,7 +67,6 @@ namespace metal {
 #define SM_EACH_1(name) [](auto x) __attribute__((always_inline, nodebug)) { return name(x); }
 #define SM_EACH_2(name) [](auto x, auto y) __attribute__((always_inline, nodebug)) { return name(x, y); }
 #define SM_EACH_3(name) [](auto x, auto y, auto z) __attribute__((always_inline, nodebug)) { return name(x, y, z); }
-#define SM_EACH(n, name) SM_EACH_##n(name)
 
 // For float alone.
 #define SM_FLOAT_1(name, impl) \
@@ -209,8 +208,34 @@ SM_INLINE half modf(half x, half& whole) {
     whole = half(w);
     return r;
 }
+template <int N>
+SM_INLINE vec<half, N> modf(vec<half, N> x, vec<half, N>& whole) {
+    for (int i = 0; i < N; i++)
+        x[i] = modf(x[i], whole[i]);
+    return x;
+}
 SM_INLINE half frexp(half x, int& exponent) { return half(frexp(float(x), exponent)); }
 SM_INLINE half ldexp(half x, int exponent) { return half(ldexp(float(x), exponent)); }
 SM_INLINE int ilogb(half x) { return ilogb(float(x)); }
+
+template <int N>
+SM_INLINE vec<half, N> ldexp(vec<half, N> x, vec<int, N> exponent) {
+    for (int i = 0; i < N; i++)
+        x[i] = ldexp(x[i], exponent[i]);
+    return x;
+}
+template <typename T, int N, softmetal::require<softmetal::is_math<T>> = 0>
+SM_INLINE vec<T, N> frexp(vec<T, N> x, vec<int, N>& exponent) {
+    for (int i = 0; i < N; i++)
+        x[i] = frexp(x[i], exponent[i]);
+    return x;
+}
+template <typename T, int N, softmetal::require<softmetal::is_math<T>> = 0>
+SM_INLINE vec<int, N> ilogb(vec<T, N> x) {
+    vec<int, N> r(0);
+    for (int i = 0; i < N; i++)
+        r[i] = ilogb(x[i]);
+    return r;
+}
 
 } // namespace metal

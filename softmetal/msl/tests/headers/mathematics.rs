@@ -186,6 +186,10 @@ fn of_vectors_and_three_arguments() {
         CHECK(fabs(sincos(1.0f, c) - sin(1.0f)) < 1e-6f && fabs(c - cos(1.0f)) < 1e-6f);
         CHECK(modf(-2.75f, whole) == -0.75f && whole == -2 && frexp(12.0f, e) == 0.75f && e == 4);
         CHECK(ldexp(0.75f, 4) == 12 && ilogb(12.0f) == 3 && all(ldexp(float2(1, 2), int2(1, 2)) == float2(2, 8)));
+        half2 w2;
+        int2 e2;
+        CHECK(all(modf(half2(1.5f, -2.25f), w2) == half2(0.5f, -0.25f)) && all(w2 == half2(1, -2)) && all(ilogb(float2(8, 0.5f)) == int2(3, -1)));
+        CHECK(all(frexp(half2(12, 1), e2) == half2(0.75f, 0.5f)) && all(e2 == int2(4, 1)) && all(ldexp(half2(3, 5), int2(1, -1)) == half2(6, 2.5f)));
         float2 c2;
         CHECK(all(fast::sincos(float2(0, 0), c2) == float2(0)) && all(c2 == float2(1)));
     }";
