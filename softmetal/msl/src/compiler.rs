@@ -12,6 +12,7 @@ use crate::source::Source;
 use crate::{diagnostics, MAIN_FILE};
 use std::path::{Path, PathBuf};
 use std::process::Output as ProcessOutput;
+use std::sync::{Mutex, PoisonError};
 
 pub(crate) struct Compiler {
     clang: &'static Clang,
@@ -69,9 +70,7 @@ impl Compiler {
         let cache = Cache::open()?;
         let include = headers::install(cache)?;
         let mut flags: Vec<String> = LANGUAGE.iter().map(|flag| flag.to_string()).collect();
-        if cfg!(target_arch = "x86_64") {
-            flags.push("-march=x86-64-v3".into());
-        }
+        flags.extend(machine().map(String::from));
         if options.instrument {
             flags.extend(INSTRUMENT.iter().map(|flag| flag.to_string()));
         }
@@ -81,7 +80,7 @@ impl Compiler {
             .fold(
                 Key::new(GENERATION)
                     .with(&clang.version)
-                    .with(headers::fingerprint()),
+                    .with(include.as_os_str().as_encoded_bytes()),
                 |key, flag| key.with(flag),
             )
             .name();
@@ -270,11 +269,15 @@ impl Compiler {
         let path = self
             .cache
             .path(&format!("{}.pch", self.key("header").name()));
+        static BUILDING: Mutex<()> = Mutex::new(());
+        let _one_at_a_time = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
         if path.exists() {
             return Ok(path);
         }
         self.cache.make(&path, |temporary| {
             let mut arguments = self.flags.clone();
+            // Another process may write the same headers again: their time does not count.
+            arguments.extend(["-Xclang", "-fno-pch-timestamp"].map(String::from));
             arguments
                 .extend(["-nostdinc", "-nostdinc++", "-w", "-x", "c++-header"].map(String::from));
             arguments.push(header.display().to_string());
@@ -291,6 +294,19 @@ impl Compiler {
         })?;
         Ok(path)
     }
+}
+
+/// The instruction set: half needs F16C to be fast.
+fn machine() -> Option<&'static str> {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2")
+        && std::arch::is_x86_feature_detected!("bmi2")
+        && std::arch::is_x86_feature_detected!("f16c")
+        && std::arch::is_x86_feature_detected!("fma")
+    {
+        return Some("-march=x86-64-v3");
+    }
+    None
 }
 
 /// Macros that depend on the language version and on the choice of functions.

@@ -19,6 +19,7 @@ pub(crate) struct Kernel {
     /// Where the declaration starts behind its template heads.
     pub(crate) start: usize,
     pub(crate) template: bool,
+    template_parameters: usize,
     /// How its body names the instance it belongs to, if the template parameters have names.
     pub(crate) itself: Option<String>,
     pub(crate) body: Range<usize>,
@@ -69,6 +70,10 @@ impl Kernel {
             item: item.range.clone(),
             start: item.start,
             template: !item.heads.is_empty(),
+            template_parameters: item
+                .heads
+                .first()
+                .map_or(0, |head| source.split(head.clone()).len()),
             itself: name_in_body(source, item, function),
             arguments: Vec::new(),
             max_threads: None,
@@ -185,6 +190,11 @@ impl Kernel {
             Argument::Input(input) => Some(input),
             Argument::Bound(_) => None,
         })
+    }
+
+    /// The numbers of parameters and of template parameters.
+    pub(crate) fn shape(&self) -> (usize, usize) {
+        (self.arguments.len(), self.template_parameters)
     }
 
     /// An expression in the body for the address of the instance, or 0.

@@ -43,6 +43,7 @@ pub enum MathMode {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Options {
     pub language: Version,
+    /// What the host asked for. The arithmetic is that of `Safe`, which all modes allow.
     pub math: MathMode,
     /// Functions of `metal::precise` rather than `metal::fast` where the source names neither.
     pub precise_functions: bool,

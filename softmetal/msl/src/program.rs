@@ -142,15 +142,15 @@ fn find_kernels(
                 let Some(body) = function.body.clone() else {
                     continue;
                 };
-                let kernel = Kernel::new(source, item, function, body, prefix, problems);
-                if kernels
-                    .iter()
-                    .any(|other| other.name == kernel.name && other.template == kernel.template)
-                {
-                    problems.push(source.error(
-                        function.name,
-                        format!("kernel '{}' is defined twice", kernel.name),
-                    ));
+                let mut kernel = Kernel::new(source, item, function, body, prefix, problems);
+                let same = kernels.iter_mut().filter(|other| other.name == kernel.name);
+                for other in same {
+                    if other.shape() == kernel.shape() || !other.template || !kernel.template {
+                        let text = format!("kernel '{}' is defined twice", kernel.name);
+                        problems.push(source.error(function.name, text));
+                    }
+                    other.itself = None;
+                    kernel.itself = None;
                 }
                 kernels.push(kernel);
             }
@@ -252,7 +252,13 @@ impl EntryFinder<'_> {
         let base: String = (name_start..name_end)
             .map(|i| source[i].text.as_str())
             .collect();
-        let kernel = self.kernel(&base, prefix).ok_or_else(|| {
+        let shape = (
+            parameters.map(|open| source.split(open + 1..range.end - 1).len()),
+            source
+                .split(name_end + 1..named_end.saturating_sub(1))
+                .len(),
+        );
+        let kernel = self.kernel(&base, prefix, shape).ok_or_else(|| {
             source.error(
                 name_start,
                 format!("'{base}' is not a kernel template defined in this source"),
@@ -296,19 +302,144 @@ impl EntryFinder<'_> {
         source.is_word(last).then_some((first, last + 1))
     }
 
-    fn kernel(&self, base: &str, prefix: &str) -> Option<usize> {
+    /// The template of that name, by the number of parameters and of template arguments if there are several.
+    fn kernel(&self, base: &str, prefix: &str, shape: (Option<usize>, usize)) -> Option<usize> {
         let mut prefix = prefix.to_owned();
         loop {
             let name = format!("{prefix}{base}");
-            if let Some(found) = self
-                .kernels
-                .iter()
-                .position(|kernel| kernel.template && kernel.name == name)
-            {
-                return Some(found);
+            let named = |n: &usize| self.kernels[*n].template && self.kernels[*n].name == name;
+            let found: Vec<usize> = (0..self.kernels.len()).filter(named).collect();
+            if let [only] = found[..] {
+                return Some(only);
+            }
+            if !found.is_empty() {
+                return found.into_iter().find(|n| {
+                    let (parameters, arguments) = self.kernels[*n].shape();
+                    shape.0.is_none_or(|given| given == parameters) && shape.1 <= arguments
+                });
             }
             let outer = prefix.strip_suffix("::")?;
             prefix.truncate(outer.rfind("::").map_or(0, |at| at + 2));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn program(text: &str) -> Result<Program, CompileError> {
+        Program::new(text, &Options::default())
+    }
+
+    fn targets(text: &str) -> Vec<(String, String)> {
+        let program = program(text).unwrap_or_else(|error| panic!("{error}"));
+        let entries = program.entries.into_iter();
+        entries.map(|entry| (entry.name, entry.target)).collect()
+    }
+
+    fn pair(name: &str, target: &str) -> (String, String) {
+        (name.to_owned(), target.to_owned())
+    }
+
+    const TEMPLATE: &str = "template <typename T, int N> [[kernel]] void k(device T* x) { } ";
+
+    #[test]
+    fn the_four_spellings_of_an_instantiation() {
+        let instances = [
+            "template [[host_name(\"a\" \"_b\")]] [[kernel]] decltype(k<float, 1>) k<float, 1>;",
+            "typedef decltype(k<int, 1>) k_t; template [[host_name(\"b\")]] kernel k_t k<half, (2 > 1)>;",
+            "template [[host_name(\"c\")]] [[kernel]] void k<int, 3>(device int* x [[buffer(0)]]);",
+            "template [[host_name(\"d\")]] [[kernel]] void k(device int* x);",
+        ];
+        let expected = [
+            pair("a_b", "&k<float, 1>"),
+            pair("b", "&k<half, (2 > 1)>"),
+            pair("c", "static_cast<void (*)( int* x  )>(&k<int, 3>)"),
+            pair("d", "static_cast<void (*)( int* x)>(&k)"),
+        ];
+        for (instance, expected) in instances.iter().zip(expected) {
+            let found = targets(&format!("{TEMPLATE}{instance}"));
+            let squeezed = |text: &str| text.split_whitespace().collect::<String>();
+            assert_eq!(found.len(), 1, "{instance}");
+            assert_eq!(found[0].0, expected.0);
+            assert_eq!(squeezed(&found[0].1), squeezed(&expected.1));
+        }
+    }
+
+    #[test]
+    fn plain_kernels_are_entries_by_their_names() {
+        let text = "kernel void a() { } namespace n { [[kernel]] void b() { } } [[host_name(\"c\")]] kernel void d() { } void e() { }";
+        assert_eq!(
+            targets(text),
+            [
+                pair("a", "&::a"),
+                pair("n::b", "&::n::b"),
+                pair("c", "&::d")
+            ]
+        );
+    }
+
+    #[test]
+    fn instances_inside_a_namespace_find_their_template() {
+        let text = format!("namespace n {{ {TEMPLATE} template [[host_name(\"a\")]] [[kernel]] decltype(k<int, 1>) k<int, 1>; }}");
+        assert_eq!(targets(&text), [pair("a", "&k<int, 1>")]);
+        let text = format!("namespace n {{ {TEMPLATE} }} template [[host_name(\"a\")]] [[kernel]] decltype(n::k<int, 1>) n::k<int, 1>;");
+        assert_eq!(targets(&text), [pair("a", "&n::k<int, 1>")]);
+    }
+
+    #[test]
+    fn overloaded_templates_are_told_apart_by_their_parameters() {
+        let text = "template <typename T> [[kernel]] void k(device T* x) { } \
+                    template <typename T, typename U> [[kernel]] void k(device T* x, device U* y) { } \
+                    template [[host_name(\"two\")]] [[kernel]] void k<int, float>(device int*, device float*);";
+        let program = program(text).unwrap();
+        assert_eq!(
+            program.kernels[program.entries[0].kernel].arguments.len(),
+            2
+        );
+        assert_eq!(program.batch(0, 16), [0]);
+    }
+
+    #[test]
+    fn other_instantiations_stay() {
+        assert!(
+            targets("template <typename T> T f(T x) { return x; } template int f<int>(int);")
+                .is_empty()
+        );
+    }
+
+    #[test]
+    fn instances_of_one_template_make_a_batch() {
+        let instance = |n: usize| {
+            format!(
+                "template [[host_name(\"k{n}\")]] [[kernel]] decltype(k<int, {n}>) k<int, {n}>;"
+            )
+        };
+        let text: String = (0..5).map(instance).collect();
+        let program = program(&format!("{TEMPLATE}{text} kernel void other() {{ }}")).unwrap();
+        assert_eq!(program.batch(2, 3), [0, 1, 2]);
+        assert_eq!(program.batch(4, 3), [3, 4]);
+        assert_eq!(program.batch(5, 3), [5]);
+    }
+
+    #[test]
+    fn function_constants_end_batches() {
+        let text = format!(
+            "constant bool c [[function_constant(0)]]; {TEMPLATE} \
+             template [[host_name(\"a\")]] [[kernel]] decltype(k<int, 1>) k<int, 1>; \
+             template [[host_name(\"b\")]] [[kernel]] decltype(k<int, 2>) k<int, 2>;"
+        );
+        assert_eq!(program(&text).unwrap().batch(0, 16), [0]);
+    }
+
+    #[test]
+    fn lowest_free_indices() {
+        let program = program("kernel void k(device int* a, device int* b [[buffer(0)]], constant int& c, threadgroup int* d, device int* e [[buffer(1)]]) { }").unwrap();
+        let indices: Vec<_> = program.kernels[0]
+            .bound()
+            .map(|bound| (bound.name.as_str(), bound.index))
+            .collect();
+        assert_eq!(indices, [("a", 2), ("b", 0), ("c", 3), ("d", 0), ("e", 1)]);
     }
 }

@@ -100,8 +100,11 @@ impl Checker<'_> {
         self.source.is_any(open + 1, &["*", "&"]) && self.source.is(close + 1, "[")
     }
 
+    /// A reference to a pointer is let through: Metal takes the pointer to be private.
     fn judge(&mut self, before: Range<usize>, sigil: usize) {
-        if self.source.find(before, SPACES).is_none() {
+        let source = self.source;
+        let to_pointer = source.is(sigil, "&") && before.is_empty() && source.is(sigil - 1, "*");
+        if !to_pointer && source.find(before, SPACES).is_none() {
             self.found.insert(sigil);
         }
     }
@@ -218,7 +221,7 @@ impl Checker<'_> {
             let specialisation =
                 source.is_any(next, &[">", ","]) && i - start == 1 && self.dependent.contains(word);
             let in_capture = source.is(start.wrapping_sub(1), "[");
-            if !specialisation && !in_capture && start < i {
+            if !specialisation && !in_capture && (start < i || source.is_any(i - 1, SIGILS)) {
                 self.judge(start..i, i);
             }
         }
@@ -309,6 +312,8 @@ mod tests {
             "struct S { void f(int& a); };",
             "struct S { void f(thread int& a); };",
         );
+        pair("void f(float*& p);", "void f(const device float*& p);");
+        pair("void f(device float**);", "void f(device float* thread*);");
         pair("void f(float (&a)[4]);", "void f(constant float (&a)[4]);");
     }
 
