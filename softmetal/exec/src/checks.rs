@@ -145,12 +145,14 @@ impl Worker {
         } else {
             (pending.kind, "another value")
         };
-        let detail = format!(
-            "{} of {} is written here, and with {what} by {}, in no order",
-            place_in(region, pending.address),
-            region.label,
-            self.who(pending.earlier)
-        );
+        let detail = || {
+            format!(
+                "{} of {} is written here, and with {what} by {}, in no order",
+                place_in(region, pending.address),
+                region.label,
+                self.who(pending.earlier)
+            )
+        };
         self.complain(
             kind,
             Place::Code(pending.pc),
@@ -216,19 +218,21 @@ impl Worker {
     ) {
         let kind = self.race_kind(conflict.relation);
         let verb = |store| if store { "written" } else { "read" };
-        let detail = format!(
-            "{} of {} is {} here and was {} by {}, {}",
-            place_in(region, address),
-            region.label,
-            verb(store),
-            verb(conflict.wrote),
-            self.who(conflict.earlier),
-            match kind {
-                Kind::MemoryOrder => "with a barrier between that does not order this memory",
-                Kind::RaceBetweenGroups => "and nothing orders threadgroups",
-                _ => "without a barrier between",
-            }
-        );
+        let detail = || {
+            format!(
+                "{} of {} is {} here and was {} by {}, {}",
+                place_in(region, address),
+                region.label,
+                verb(store),
+                verb(conflict.wrote),
+                self.who(conflict.earlier),
+                match kind {
+                    Kind::MemoryOrder => "with a barrier between that does not order this memory",
+                    Kind::RaceBetweenGroups => "and nothing orders threadgroups",
+                    _ => "without a barrier between",
+                }
+            )
+        };
         self.complain(kind, Place::Code(pc), region, address, store, detail);
     }
 
@@ -250,7 +254,7 @@ impl Worker {
         region: &Region,
         address: usize,
         store: bool,
-        detail: String,
+        detail: impl FnOnce() -> String,
     ) {
         if matches!(kind, Kind::Race | Kind::RaceBetweenGroups) {
             self.race_explains(region);
@@ -262,7 +266,7 @@ impl Worker {
 
     #[cold]
     fn misaligned(&self, address: usize, size: usize, pc: usize, store: bool) {
-        let detail = format!("an object of {size} bytes must not lie at address {address:#x}");
+        let detail = || format!("an object of {size} bytes must not lie at address {address:#x}");
         let region = self
             .region(address, 1)
             .map(|region| (region, address, store));
@@ -288,16 +292,15 @@ impl Worker {
 
     #[cold]
     fn forbidden(&self, region: &Region, address: usize, size: usize, pc: usize, store: bool) {
-        let (kind, detail) = if region.role == Role::Unbound {
-            (
-                Kind::UnboundArgument,
-                format!("nothing is bound to `{}`", names(region)),
-            )
+        let unbound = region.role == Role::Unbound;
+        let kind = if unbound {
+            Kind::UnboundArgument
         } else {
-            (
-                Kind::WriteToConstant,
-                format!("{size} bytes of {} are written", region.label),
-            )
+            Kind::WriteToConstant
+        };
+        let detail = || match unbound {
+            true => format!("nothing is bound to `{}`", names(region)),
+            false => format!("{size} bytes of {} are written", region.label),
         };
         self.complain(kind, Place::Code(pc), region, address, store, detail);
     }
@@ -314,7 +317,7 @@ impl Worker {
         } else {
             self.job().regions.nearest(address)
         };
-        let detail = match nearest {
+        let detail = || match nearest {
             None => format!("{size} bytes at {address:#x}, which is no memory of this kernel"),
             Some(region) if address < region.base => {
                 format!(

@@ -65,11 +65,13 @@ impl Worker {
             let Some(region) = self.region(read.address, 1) else {
                 continue;
             };
-            let detail = format!(
-                "{} of {} was never written",
-                place_in(region, read.address),
-                region.label
-            );
+            let detail = || {
+                format!(
+                    "{} of {} was never written",
+                    place_in(region, read.address),
+                    region.label
+                )
+            };
             let access = Some((region, read.address, false));
             self.thread.set(read.thread);
             stop |= self.report(

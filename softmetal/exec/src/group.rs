@@ -3,7 +3,7 @@
 use softmetal_abi::SIMD_WIDTH;
 
 use crate::finding::Kind;
-use crate::findings::{location_of, Place};
+use crate::findings::Place;
 use crate::order::Epochs;
 use crate::schedule::{turns, Random};
 use crate::worker::{Status, Worker};
@@ -83,7 +83,8 @@ impl Worker {
         let mut order = Vec::with_capacity(SIMD_WIDTH);
         if start {
             self.mix(lanes.len(), &mut order);
-            *self.fresh.borrow_mut() = order.iter().rev().map(|lane| lanes.start + lane).collect();
+            let fresh = order.iter().rev().map(|lane| lanes.start + lane);
+            self.fresh.borrow_mut().extend(fresh);
             while !self.fresh.borrow().is_empty() {
                 let fiber = self.idle_fiber();
                 self.resume(fiber);
@@ -159,29 +160,28 @@ impl Worker {
             .find(|index| waits(index) && slots[*index].meeting.get().key != meeting.key);
         let ended = (0..slots.len()).find(|&index| slots[index].status.get() == Status::Done);
         // SAFETY: sites are constants of the kernel.
-        let place = |index: usize| location_of(unsafe { &*slots[index].meeting.get().site });
+        let place = |index: usize| Place::of_site(unsafe { &*slots[index].meeting.get().site });
         if let (Some(other), true) = (elsewhere, self.job().check) {
             let (here, there) = (place(first), place(other));
-            let detail = format!(
+            let detail = || {
+                format!(
                 "thread {:?} waits at the barrier in line {}, thread {:?} at the one in line {}",
                 self.position(first as u32),
-                here.line,
+                here.line(),
                 self.position(other as u32),
-                there.line
-            );
-            self.diverge(Kind::BarrierDivergence, Place::Source(here), first, detail);
+                there.line()
+            )
+            };
+            self.diverge(Kind::BarrierDivergence, here, first, detail);
         } else if let (Some(other), true) = (ended, self.job().check) {
-            let detail = format!(
-                "thread {:?} returned and never reaches the barrier that thread {:?} waits at",
-                self.position(other as u32),
-                self.position(first as u32)
-            );
-            self.diverge(
-                Kind::EarlyReturn,
-                Place::Source(place(first)),
-                other,
-                detail,
-            );
+            let detail = || {
+                format!(
+                    "thread {:?} returned and never reaches the barrier that thread {:?} waits at",
+                    self.position(other as u32),
+                    self.position(first as u32)
+                )
+            };
+            self.diverge(Kind::EarlyReturn, place(first), other, detail);
         }
         if self.abandoned.get() {
             return false;
@@ -209,7 +209,13 @@ impl Worker {
     }
 
     /// Reports from the main stack; an error leaves the group to be torn down.
-    pub fn diverge(&self, kind: Kind, place: Place, thread: usize, detail: String) {
+    pub fn diverge(
+        &self,
+        kind: Kind,
+        place: Place,
+        thread: usize,
+        detail: impl FnOnce() -> String,
+    ) {
         self.thread.set(thread as u32);
         if self.report(kind, place, None, detail) {
             self.abandoned.set(true);

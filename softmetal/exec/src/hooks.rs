@@ -74,7 +74,7 @@ unsafe extern "C" fn threadgroup_variable(
     match unsafe { worker.arena_mut() }.variable(slot, size, align, name) {
         Ok(address) => address as *mut c_void,
         Err(detail) => {
-            worker.report(Kind::Limit, Place::Host, None, detail);
+            worker.report(Kind::Limit, Place::Host, None, || detail);
             worker.abandon()
         }
     }
@@ -175,7 +175,7 @@ unsafe extern "C" fn inactive_lane(lane: u32, site: *const Site) {
         }
         Some(_) => "which does not take part",
     };
-    let detail = format!("lane {} takes the value of lane {lane}, {why}", thread % 32);
+    let detail = || format!("lane {} takes the value of lane {lane}, {why}", thread % 32);
     // SAFETY: sites are constants of the kernel.
     if worker.report(
         Kind::InactiveLane,
@@ -196,6 +196,6 @@ unsafe extern "C" fn fault(kind: u32, pc: usize) {
             "the kernel reached code that has no meaning",
         ),
     };
-    worker.report(kind, Place::Code(pc), None, detail.to_owned());
+    worker.report(kind, Place::Code(pc), None, || detail.to_owned());
     worker.abandon()
 }

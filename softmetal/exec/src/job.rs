@@ -26,6 +26,9 @@ const SLOTS: usize = 64;
 const DISABLED: usize = SLOTS - 2;
 const UNBOUND: usize = SLOTS - 1;
 
+/// Dispatches with fewer threads than this are not worth waking another worker.
+const WORTH_SHARING: usize = 2048;
+
 /// Memory that dispatches use one after the other.
 pub(crate) struct Scratch {
     blocks: Mapping,
@@ -124,6 +127,7 @@ impl Job {
         scratch: &mut Scratch,
     ) -> Result<Self, Box<Finding>> {
         let count = geometry.group_count();
+        let threads = count * dispatch.group.iter().product::<usize>();
         let (first_serial, anew) = scratch.serials(count);
         let mut job = Self {
             function: dispatch.function.clone(),
@@ -136,7 +140,7 @@ impl Job {
             sources: Vec::new(),
             first_serial,
             anew,
-            shared: config.threads > 1 && count > 1,
+            shared: config.threads > 1 && count > 1 && threads >= WORTH_SHARING,
             next_turn: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
             fenced: AtomicBool::new(false),
@@ -150,9 +154,7 @@ impl Job {
         if config.check || config.trace {
             job.attach_shadows(scratch, config.check);
         } else {
-            for buffer in &job.buffers {
-                buffer.mark_initialised(0..buffer.len());
-            }
+            job.trust_writes();
         }
         Ok(job)
     }
@@ -280,6 +282,16 @@ impl Job {
         }
     }
 
+    /// What an unchecked kernel may write counts as written.
+    fn trust_writes(&self) {
+        for buffer in &self.buffers {
+            let region = self.regions.find_base(buffer.address());
+            if region.is_some_and(|index| self.regions.sorted[index].writable) {
+                buffer.mark_initialised(0..buffer.len());
+            }
+        }
+    }
+
     /// Gives back what was borrowed.
     pub fn release(self, scratch: &mut Scratch) -> Findings {
         scratch.cells.extend(self.cells);
@@ -323,11 +335,12 @@ impl Job {
         if !self.check && kind != Kind::Limit {
             return false;
         }
+        let severity = self.severity(kind);
         self.findings
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .add(kind, place, || make(self));
-        let stop = self.severity(kind) == Severity::Error;
+            .add(kind, severity, place, || make(self));
+        let stop = severity == Severity::Error;
         if stop {
             self.stop.store(true, Ordering::Relaxed);
         }

@@ -122,29 +122,29 @@ impl Buffer {
     }
 
     pub fn is_initialised(&self, range: Range<usize>) -> bool {
-        let range = self.clamp(range);
-        match &*lock(&self.shadow) {
-            Shadow::All => true,
-            Shadow::None => range.is_empty(),
-            // SAFETY: the map has a byte for each byte of the buffer.
-            Shadow::Map(map) => unsafe {
-                range
-                    .clone()
-                    .all(|offset| map.data().add(offset).read_volatile() != 0)
-            },
-        }
+        self.known(range).iter().all(|&byte| byte == 1)
     }
 
     /// A copy of `len` bytes from `source` arrived here: so does what is known of them.
     pub fn copy_initialised(&self, to: usize, source: &Buffer, from: usize, len: usize) {
-        let known: Vec<bool> = (0..len)
-            .map(|byte| source.is_initialised(from + byte..from + byte + 1))
-            .collect();
-        let mut start = 0;
+        let known = source.known(from..from + len);
+        let mut start = to;
         for run in known.chunk_by(|a, b| a == b) {
-            let range = to + start..to + start + run.len();
-            self.mark(range, u8::from(run[0]));
+            self.mark(start..start + run.len(), run[0]);
             start += run.len();
+        }
+    }
+
+    /// 1 for each byte of the range that was written.
+    fn known(&self, range: Range<usize>) -> Vec<u8> {
+        let range = self.clamp(range);
+        match &*lock(&self.shadow) {
+            Shadow::All => vec![1; range.len()],
+            Shadow::None => vec![0; range.len()],
+            // SAFETY: the map has a byte for each byte of the buffer.
+            Shadow::Map(map) => range
+                .map(|offset| unsafe { map.data().add(offset).read_volatile() })
+                .collect(),
         }
     }
 

@@ -10,9 +10,6 @@ use crate::job::{Job, Scratch};
 use crate::report::{Report, Touched};
 use crate::worker::Worker;
 
-/// Dispatches with fewer threads than this are not worth waking another worker.
-const WORTH_SHARING: usize = 2048;
-
 struct Pool {
     /// The worker of whoever dispatches.
     own: Box<Worker>,
@@ -81,8 +78,7 @@ impl Pool {
         let watched = config.check || config.trace;
         // SAFETY: the function is loaded, and the table lives forever.
         unsafe { (dispatch.function.bind)(if watched { &WATCHED } else { &PLAIN }) };
-        let threads = geometry.group_count() * dispatch.group.iter().product::<usize>();
-        if job.shared && threads >= WORTH_SHARING {
+        if job.shared {
             let helpers = (config.threads - 1).min(geometry.group_count() - 1);
             self.share(&job, helpers);
         } else {

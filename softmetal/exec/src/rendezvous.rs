@@ -87,11 +87,13 @@ impl Worker {
             Status::Done => (Kind::EarlyReturn, "returned"),
             _ => (Kind::BarrierDivergence, "took another way"),
         };
-        let detail = format!(
+        let detail = || {
+            format!(
             "thread {:?} {how} and never reaches the simdgroup barrier that thread {:?} waits at",
             self.position(missing),
             self.position(waiting)
-        );
+        )
+        };
         self.diverge(kind, self.place_of(waiting), missing as usize, detail);
     }
 
@@ -102,10 +104,12 @@ impl Worker {
         let leader = first + mask.trailing_zeros();
         let meeting = self.slots[leader as usize].meeting.get();
         if meeting.kind == gather::MATRIX && mask != u32::MAX {
-            let detail = format!(
-                "{} of 32 lanes take part in a simdgroup_matrix operation",
-                mask.count_ones()
-            );
+            let detail = || {
+                format!(
+                    "{} of 32 lanes take part in a simdgroup_matrix operation",
+                    mask.count_ones()
+                )
+            };
             return self.diverge(
                 Kind::PartialSimdgroup,
                 self.place_of(leader),
@@ -121,11 +125,13 @@ impl Worker {
                 });
             if let Some(lane) = odd {
                 let other = self.slots[(first + lane) as usize].meeting.get().argument;
-                let detail = format!(
+                let detail = || {
+                    format!(
                     "lane {} passes {} and lane {lane} passes {other} where all lanes must agree",
                     leader - first,
                     meeting.argument
-                );
+                )
+                };
                 let place = self.place_of(leader);
                 self.diverge(
                     Kind::NonUniformArgument,

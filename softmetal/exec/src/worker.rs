@@ -282,7 +282,7 @@ impl Worker {
             match address {
                 Ok(address) => arguments.push(address),
                 Err(detail) => {
-                    self.report(Kind::Limit, Place::Host, None, detail);
+                    self.report(Kind::Limit, Place::Host, None, || detail);
                     return false;
                 }
             }
@@ -321,7 +321,7 @@ impl Worker {
         kind: Kind,
         place: Place,
         access: Option<(&Region, usize, bool)>,
-        detail: String,
+        detail: impl FnOnce() -> String,
     ) -> bool {
         self.job().report(kind, place, |job| {
             let argument =
@@ -339,7 +339,7 @@ impl Worker {
                 thread: self.position(self.thread.get()),
                 group: self.builtins.get().threadgroup_position_in_grid,
                 location: None,
-                detail,
+                detail: detail(),
                 count: 1,
             }
         })
