@@ -1,9 +1,10 @@
 //! The C++ text of a library, whole for checking or cut down to the entries to be compiled.
 
 use crate::edits::{Columns, Writer};
+use crate::entries::Entry;
 use crate::kernel::{Argument, Kernel};
 use crate::options::Constant;
-use crate::program::{Entry, Program};
+use crate::program::Program;
 use std::fmt::Write;
 
 const SUPPORT: &str = include_str!("entry.h");

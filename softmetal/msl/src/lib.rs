@@ -15,6 +15,7 @@ mod declaration;
 mod diagnostics;
 mod edits;
 mod emit;
+mod entries;
 mod error;
 mod headers;
 mod kernel;
