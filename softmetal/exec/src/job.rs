@@ -26,6 +26,8 @@ const SLOTS: usize = 64;
 const DISABLED: usize = SLOTS - 2;
 const UNBOUND: usize = SLOTS - 1;
 
+/// Cells for larger buffers go back to the system after each dispatch.
+const MAX_KEPT: usize = 256 << 20;
 /// Dispatches with fewer threads than this are not worth waking another worker.
 const WORTH_SHARING: usize = 2048;
 
@@ -294,7 +296,11 @@ impl Job {
 
     /// Gives back what was borrowed.
     pub fn release(self, scratch: &mut Scratch) -> Findings {
-        scratch.cells.extend(self.cells);
+        scratch.cells.extend(
+            self.cells
+                .into_iter()
+                .filter(|cells| cells.len() <= MAX_KEPT),
+        );
         self.findings
             .into_inner()
             .unwrap_or_else(PoisonError::into_inner)

@@ -2,6 +2,9 @@
 //!
 //! When every lane waits or has ended, the lanes that wait at the lowest place in the source meet and go on.
 //! So lanes that leave a loop early wait behind it for the others, as on the hardware.
+//!
+//! The order is that of lines, not of calls: if lanes diverge around a simd function and the next one they all reach
+//! is in a helper that is defined further up, the helper's goes first, with a part of the lanes.
 
 use softmetal_abi::{gather, POISON, SIMD_WIDTH};
 
