@@ -1,0 +1,143 @@
+//! What is bound to a kernel.
+
+use crate::bench::{fails, params, values, Bench};
+use softmetal::{kind, BufferOptions};
+
+#[test]
+fn every_parameter_is_bound() {
+    let bench = Bench::new();
+    let x = bench.floats(&[1.0; 4]);
+    let result = bench.run(|encoder| {
+        encoder.set_pipeline(&bench.pipeline("scale"));
+        encoder.set_buffer(Some(&x), 0, 0);
+        encoder.set_bytes(&params(4, 1.0), 2);
+        encoder.dispatch_threads([4, 1, 1], [4, 1, 1]);
+    });
+    fails(result, &[kind::UNBOUND, "kernel scale", "argument 1 `y`"]);
+    // A null buffer unbinds.
+    let result = bench.run(|encoder| {
+        bench.scale(encoder, &x, &bench.empty(4, BufferOptions::SHARED), 4, 1.0);
+        encoder.set_buffer(None, 0, 0);
+        encoder.dispatch_threads([4, 1, 1], [4, 1, 1]);
+    });
+    fails(result, &[kind::UNBOUND, "argument 0 `x`"]);
+}
+
+#[test]
+fn offsets_suit_the_type() {
+    let bench = Bench::new();
+    let x = bench.floats(&[1.0; 12]);
+    let y = bench.empty(8, BufferOptions::SHARED);
+    let wide = bench.pipeline("wide");
+    let run = |offset| {
+        bench.run(|encoder| {
+            encoder.set_pipeline(&wide);
+            encoder.set_buffer(Some(&x), offset, 0);
+            encoder.set_buffer(Some(&y), 0, 1);
+            encoder.dispatch_threads([2, 1, 1], [2, 1, 1]);
+        })
+    };
+    run(16).expect("aligned");
+    fails(
+        run(4),
+        &[kind::MISALIGNED_OFFSET, "argument 0 `x`", "multiple of 16"],
+    );
+}
+
+#[test]
+fn offsets_stay_inside() {
+    let bench = Bench::new();
+    let x = bench.floats(&[1.0; 4]);
+    bench
+        .run(|encoder| encoder.set_buffer(Some(&x), 16, 0))
+        .expect("the very end");
+    fails(
+        bench.run(|encoder| encoder.set_buffer(Some(&x), 20, 0)),
+        &[kind::BOUNDS, "offset 20"],
+    );
+}
+
+#[test]
+fn a_reference_has_all_its_bytes() {
+    let bench = Bench::new();
+    let x = bench.floats(&[1.0; 4]);
+    let y = bench.empty(4, BufferOptions::SHARED);
+    let scale = bench.pipeline("scale");
+    let run = |bytes: &[u8]| {
+        bench.run(|encoder| {
+            encoder.set_pipeline(&scale);
+            encoder.set_buffer(Some(&x), 0, 0);
+            encoder.set_buffer(Some(&y), 0, 1);
+            encoder.set_bytes(bytes, 2);
+            encoder.dispatch_threads([4, 1, 1], [4, 1, 1]);
+        })
+    };
+    run(&params(4, 2.0)).expect("a struct");
+    fails(
+        run(&params(4, 2.0)[..8]),
+        &[
+            kind::SHORT_BINDING,
+            "argument 2 `params`",
+            "8 bytes",
+            "has 16",
+        ],
+    );
+}
+
+#[test]
+fn a_buffers_offset_can_move() {
+    let bench = Bench::new();
+    let x = bench.floats(&[1.0, 2.0, 3.0, 4.0]);
+    let y = bench.empty(4, BufferOptions::SHARED);
+    bench
+        .run(|encoder| {
+            bench.scale(encoder, &x, &y, 2, 1.0);
+            encoder.set_buffer_offset(8, 0);
+            encoder.set_buffer_offset(8, 1);
+            encoder.dispatch_threads([2, 1, 1], [2, 1, 1]);
+        })
+        .expect("runs");
+    assert_eq!(values(&y), [1.0, 2.0, 3.0, 4.0]);
+    fails(
+        bench.run(|encoder| encoder.set_buffer_offset(0, 5)),
+        &[kind::UNBOUND, "index 5"],
+    );
+}
+
+#[test]
+fn errors_in_kernels_name_the_place() {
+    let bench = Bench::new();
+    let x = bench.floats(&[1.0; 4]);
+    let y = bench.empty(3, BufferOptions::SHARED);
+    let result = bench.run(|encoder| bench.scale(encoder, &x, &y, 4, 1.0));
+    fails(
+        result,
+        &[
+            "out-of-bounds-write",
+            "kernel scale",
+            "argument 1 `y`",
+            "byte 12",
+            "thread [3, 0, 0]",
+            "program_source:9:",
+        ],
+    );
+    let finding = bench.device.take_findings().remove(0);
+    assert_eq!(
+        (finding.kind, finding.offset),
+        ("out-of-bounds-write", Some(12))
+    );
+    assert_eq!(
+        (finding.thread, finding.group),
+        (Some([3, 0, 0]), Some([0, 0, 0]))
+    );
+    assert!(bench.device.findings().is_empty());
+}
+
+#[test]
+fn memory_that_nobody_wrote_is_not_read() {
+    let bench = Bench::new();
+    let x = bench.empty(4, BufferOptions::PRIVATE);
+    let y = bench.empty(4, BufferOptions::PRIVATE);
+    let result = bench.run(|encoder| bench.scale(encoder, &x, &y, 4, 1.0));
+    fails(result, &["uninitialised-read", "argument 0 `x`"]);
+}

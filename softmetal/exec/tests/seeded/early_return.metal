@@ -1,0 +1,24 @@
+// Threads beyond n return before a barrier.
+#include <metal_stdlib>
+using namespace metal;
+
+kernel void bug(device const float* x [[buffer(0)]], device float* out [[buffer(1)]],
+          constant uint& n [[buffer(2)]], uint id [[thread_position_in_grid]],
+          uint tid [[thread_index_in_threadgroup]], uint group [[threadgroup_position_in_grid]],
+          uint threads [[threads_per_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
+    threadgroup float tile[64];
+    if (id >= n) return;
+    tile[tid] = x[id];
+    threadgroup_barrier(mem_flags::mem_threadgroup); // BUG
+    out[id] = tile[tid ^ 1];
+}
+
+kernel void fixed(device const float* x [[buffer(0)]], device float* out [[buffer(1)]],
+          constant uint& n [[buffer(2)]], uint id [[thread_position_in_grid]],
+          uint tid [[thread_index_in_threadgroup]], uint group [[threadgroup_position_in_grid]],
+          uint threads [[threads_per_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
+    threadgroup float tile[64];
+    tile[tid] = id < n ? x[id] : 0.0f;
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (id < n) out[id] = tile[tid ^ 1];
+}

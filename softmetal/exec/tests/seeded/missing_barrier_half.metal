@@ -1,0 +1,22 @@
+// The same with 16-bit elements, two of which share a word.
+#include <metal_stdlib>
+using namespace metal;
+
+kernel void bug(device const float* x [[buffer(0)]], device float* out [[buffer(1)]],
+          constant uint& n [[buffer(2)]], uint id [[thread_position_in_grid]],
+          uint tid [[thread_index_in_threadgroup]], uint group [[threadgroup_position_in_grid]],
+          uint threads [[threads_per_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
+    threadgroup half tile[64];
+    tile[tid] = half(x[id]); // BUG
+    out[id] = float(tile[tid ^ 1]); // BUG
+}
+
+kernel void fixed(device const float* x [[buffer(0)]], device float* out [[buffer(1)]],
+          constant uint& n [[buffer(2)]], uint id [[thread_position_in_grid]],
+          uint tid [[thread_index_in_threadgroup]], uint group [[threadgroup_position_in_grid]],
+          uint threads [[threads_per_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
+    threadgroup half tile[64];
+    tile[tid] = half(x[id]);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    out[id] = float(tile[tid ^ 1]);
+}

@@ -1,0 +1,17 @@
+// Each lane shuffles by a distance of its own.
+#include <metal_stdlib>
+using namespace metal;
+
+kernel void bug(device const float* x [[buffer(0)]], device float* out [[buffer(1)]],
+          constant uint& n [[buffer(2)]], uint id [[thread_position_in_grid]],
+          uint tid [[thread_index_in_threadgroup]], uint group [[threadgroup_position_in_grid]],
+          uint threads [[threads_per_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
+    out[id] = simd_shuffle_down(x[id], ushort(lane % 2)); // BUG
+}
+
+kernel void fixed(device const float* x [[buffer(0)]], device float* out [[buffer(1)]],
+          constant uint& n [[buffer(2)]], uint id [[thread_position_in_grid]],
+          uint tid [[thread_index_in_threadgroup]], uint group [[threadgroup_position_in_grid]],
+          uint threads [[threads_per_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
+    out[id] = simd_shuffle(x[id], ushort(min(lane + lane % 2, 31u)));
+}

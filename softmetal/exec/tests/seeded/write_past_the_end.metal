@@ -1,0 +1,19 @@
+// A loop runs to n where it should stop before.
+#include <metal_stdlib>
+using namespace metal;
+
+kernel void bug(device const float* x [[buffer(0)]], device float* out [[buffer(1)]],
+          constant uint& n [[buffer(2)]], uint id [[thread_position_in_grid]],
+          uint tid [[thread_index_in_threadgroup]], uint group [[threadgroup_position_in_grid]],
+          uint threads [[threads_per_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
+    for (uint i = id; i <= n; i += threads)
+        out[i] = 1.0f; // BUG
+}
+
+kernel void fixed(device const float* x [[buffer(0)]], device float* out [[buffer(1)]],
+          constant uint& n [[buffer(2)]], uint id [[thread_position_in_grid]],
+          uint tid [[thread_index_in_threadgroup]], uint group [[threadgroup_position_in_grid]],
+          uint threads [[threads_per_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
+    for (uint i = id; i < n; i += threads)
+        out[i] = 1.0f;
+}

@@ -1,0 +1,19 @@
+// An argument that is const is written through a cast.
+#include <metal_stdlib>
+using namespace metal;
+
+kernel void bug(device const float* x [[buffer(0)]], device float* out [[buffer(1)]],
+          constant uint& n [[buffer(2)]], uint id [[thread_position_in_grid]],
+          uint tid [[thread_index_in_threadgroup]], uint group [[threadgroup_position_in_grid]],
+          uint threads [[threads_per_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
+    device float* y = (device float*)x;
+    y[id] = 0.0f; // BUG
+    out[id] = 0.0f;
+}
+
+kernel void fixed(device const float* x [[buffer(0)]], device float* out [[buffer(1)]],
+          constant uint& n [[buffer(2)]], uint id [[thread_position_in_grid]],
+          uint tid [[thread_index_in_threadgroup]], uint group [[threadgroup_position_in_grid]],
+          uint threads [[threads_per_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
+    out[id] = x[id];
+}

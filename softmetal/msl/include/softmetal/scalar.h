@@ -1,0 +1,76 @@
+// Scalar types, and the conversions between them that clang lacks.
+#pragma once
+#include "runtime.h"
+
+typedef unsigned char uchar;
+typedef unsigned short ushort;
+typedef unsigned int uint;
+typedef unsigned long ulong;
+typedef char int8_t;
+typedef uchar uint8_t;
+typedef short int16_t;
+typedef ushort uint16_t;
+typedef int int32_t;
+typedef uint uint32_t;
+typedef long int64_t;
+typedef ulong uint64_t;
+typedef ulong size_t;
+typedef long ptrdiff_t;
+typedef ulong uintptr_t;
+typedef long intptr_t;
+typedef _Float16 half;
+typedef __bf16 bfloat;
+
+static_assert(char(-1) < 0, "char is signed in Metal: compile with -fsigned-char");
+static_assert(sizeof(long) == 8 && sizeof(half) == 2 && sizeof(bfloat) == 2 && sizeof(bool) == 1);
+
+// Rounds to nearest even. Clang calls this, and older run-time libraries do not have it.
+extern "C" SM_QUIET __attribute__((used, visibility("hidden"))) bfloat __truncsfbf2(float value) {
+    uint bits = __builtin_bit_cast(uint, value);
+    if ((bits & 0x7fffffffu) > 0x7f800000u)
+        return __builtin_bit_cast(bfloat, ushort(bits >> 16 | 0x40u));
+    return __builtin_bit_cast(bfloat, ushort((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16));
+}
+
+namespace softmetal {
+
+template <typename A, typename B>
+struct Same {
+    static constexpr bool value = false;
+};
+template <typename A>
+struct Same<A, A> {
+    static constexpr bool value = true;
+};
+
+template <typename T>
+struct Bare {
+    typedef T type;
+};
+template <typename T>
+struct Bare<T&> : Bare<T> {};
+template <typename T>
+struct Bare<T&&> : Bare<T> {};
+template <typename T>
+struct Bare<const T> : Bare<T> {};
+template <typename T>
+struct Bare<volatile T> : Bare<T> {};
+template <typename T>
+struct Bare<const volatile T> : Bare<T> {};
+template <typename T>
+using bare_t = typename Bare<T>::type;
+
+template <typename To, typename From>
+inline constexpr bool between_16_bit_floats =
+    (Same<To, half>::value && Same<From, bfloat>::value) || (Same<To, bfloat>::value && Same<From, half>::value);
+
+// `static_cast<To>(from)`, also between half and bfloat, which clang refuses.
+template <typename To, typename From>
+SM_INLINE constexpr To cast(From&& from) {
+    if constexpr (between_16_bit_floats<bare_t<To>, bare_t<From>>)
+        return static_cast<To>(static_cast<float>(from));
+    else
+        return static_cast<To>(static_cast<From&&>(from));
+}
+
+} // namespace softmetal
