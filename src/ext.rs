@@ -18,10 +18,25 @@ macro_rules! activations {
     )*};
 }
 
+/// A method for two tensors and one for a packed one, for each named GLU.
+macro_rules! glus {
+    ($($fused:ident = $glu:ident, $packed_fused:ident = $packed:ident;)*) => {$(
+        #[doc = concat!("[`ops::", stringify!($glu), "`] with x as the gate.")]
+        fn $fused(&self, up: &Tensor) -> Result<Tensor> {
+            ops::$glu(self.tensor(), up)
+        }
+        #[doc = concat!("[`ops::", stringify!($packed), "`]")]
+        fn $packed_fused(&self) -> Result<Tensor> {
+            ops::$packed(self.tensor())
+        }
+    )*};
+}
+
 /// The ops of this crate as methods on a tensor.
 ///
 /// Out-of-place methods end in `_fused`, so that they stand beside the tensor's own (`silu` next to
-/// `silu_fused`); `_inplace` ones overwrite the tensor, for inference.
+/// `silu_fused`); `_inplace` ones overwrite the tensor, for inference: they refuse a tensor that tracks
+/// gradients, and give none to their other arguments.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
@@ -79,6 +94,18 @@ pub trait FusedTensorOps: private::AsTensor {
     fn bias_act_fused(&self, bias: &Tensor, act: Act) -> Result<Tensor> {
         ops::bias_act(self.tensor(), bias, act)
     }
+    /// `x = act(x + bias)` in place.
+    fn bias_act_inplace(&self, bias: &Tensor, act: Act) -> Result<()> {
+        ops::bias_act_inplace(self.tensor(), bias, act)
+    }
+    /// `max(x + y, 0)`
+    fn add_relu_fused(&self, y: &Tensor) -> Result<Tensor> {
+        ops::add_relu(self.tensor(), y)
+    }
+    /// `max(x · y, 0)`
+    fn mul_relu_fused(&self, y: &Tensor) -> Result<Tensor> {
+        ops::mul_relu(self.tensor(), y)
+    }
     /// `act(x · scale + bias)`; scale and bias broadcast.
     fn affine_act_fused(&self, scale: &Tensor, bias: &Tensor, act: Act) -> Result<Tensor> {
         ops::affine_act(self.tensor(), scale, bias, act)
@@ -99,6 +126,11 @@ pub trait FusedTensorOps: private::AsTensor {
     fn glu_packed_fused(&self, act: Act) -> Result<Tensor> {
         ops::glu_packed(self.tensor(), act)
     }
+    glus! {
+        swiglu_fused = swiglu, swiglu_packed_fused = swiglu_packed;
+        geglu_fused = geglu, geglu_packed_fused = geglu_packed;
+        reglu_fused = reglu, reglu_packed_fused = reglu_packed;
+    }
 
     /// Dropout with an explicit seed.
     fn dropout_fused(&self, p: f32, seed: u64) -> Result<Tensor> {
@@ -112,6 +144,10 @@ pub trait FusedTensorOps: private::AsTensor {
     fn relu_dropout_fused(&self, p: f32, seed: u64) -> Result<Tensor> {
         ops::relu_dropout(self.tensor(), p, seed)
     }
+    /// [`Self::relu_dropout_fused`] in place.
+    fn relu_dropout_inplace(&self, p: f32, seed: u64) -> Result<()> {
+        ops::relu_dropout_inplace(self.tensor(), p, seed)
+    }
     /// `dropout(x) + residual`
     fn dropout_add_fused(&self, residual: &Tensor, p: f32, seed: u64) -> Result<Tensor> {
         ops::dropout_add(self.tensor(), residual, p, seed)
@@ -120,6 +156,10 @@ pub trait FusedTensorOps: private::AsTensor {
     /// Softmax over any dim.
     fn softmax_fused<D: Dim>(&self, dim: D) -> Result<Tensor> {
         ops::softmax(self.tensor(), dim)
+    }
+    /// Softmax over the last dim.
+    fn softmax_last_dim_fused(&self) -> Result<Tensor> {
+        ops::softmax_last_dim(self.tensor())
     }
     /// Softmax over the last dim, in place.
     fn softmax_last_dim_inplace(&self) -> Result<()> {
@@ -167,6 +207,25 @@ pub trait FusedTensorOps: private::AsTensor {
         eps: f32,
     ) -> Result<()> {
         ops::layer_norm_inplace(self.tensor(), weight, bias, eps)
+    }
+    /// `x + residual` and its RMS norm.
+    fn add_rms_norm_fused(
+        &self,
+        residual: &Tensor,
+        weight: Option<&Tensor>,
+        eps: f32,
+    ) -> Result<(Tensor, Tensor)> {
+        ops::add_rms_norm(self.tensor(), residual, weight, eps)
+    }
+    /// `x + residual` and its layer norm.
+    fn add_layer_norm_fused(
+        &self,
+        residual: &Tensor,
+        weight: Option<&Tensor>,
+        bias: Option<&Tensor>,
+        eps: f32,
+    ) -> Result<(Tensor, Tensor)> {
+        ops::add_layer_norm(self.tensor(), residual, weight, bias, eps)
     }
     /// `x / max(‖x‖₂, eps)` over the last dim.
     fn l2_norm_fused(&self, eps: f32) -> Result<Tensor> {

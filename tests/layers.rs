@@ -271,3 +271,25 @@ fn dropout_layer() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn layers_take_an_eps_of_zero_as_stock_does() -> Result<()> {
+    check(
+        "layer norm",
+        &[3, 8],
+        |vb| candle_nn::layer_norm(8, 0.0, vb),
+        |vb| nn::layer_norm(8, 0.0, vb),
+    )?;
+    check(
+        "rms norm",
+        &[3, 8],
+        |vb| candle_nn::rms_norm(8, 0.0, vb),
+        |vb| nn::rms_norm(8, 0.0, vb),
+    )?;
+    check(
+        "group norm",
+        &[2, 4, 5],
+        |vb| candle_nn::group_norm(2, 4, 0.0, vb),
+        |vb| nn::group_norm(2, 4, 0.0, vb),
+    )
+}

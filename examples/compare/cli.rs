@@ -55,6 +55,10 @@ impl Options {
             "metal" if !cfg!(feature = "metal") => {
                 candle_core::bail!("built without Metal: add --features metal to cargo run")
             }
+            #[cfg(feature = "metal")]
+            "metal" if !candle_fused::metal::is_available() => {
+                candle_core::bail!("this machine has no Metal device")
+            }
             "metal" => Device::new_metal(0),
             _ => Ok(Device::Cpu),
         }

@@ -96,8 +96,7 @@ fn measure_row(row: &Row, device: &Device, budget: &Budget) -> Result<Outcome> {
     })
 }
 
-/// Both sides wait for their worker threads, though not in the same way: a busy machine bends ratios
-/// too.
+/// Both sides wait for their worker threads, but not for as long: a busy machine bends ratios too.
 fn warn_if_busy(start: Option<Load>) {
     let others = match (start, Load::now()) {
         (Some(start), Some(end)) => end.others_since(&start),

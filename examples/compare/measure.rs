@@ -43,8 +43,8 @@ pub struct Timing {
 /// its own cost don't count.
 const SAMPLE: Duration = Duration::from_micros(20);
 
-/// Calls of the same side go untimed before a sample for this long: the worker threads of stock
-/// Candle's pool spin for about a millisecond after each op and would keep a core from ours.
+/// Calls of the same side go untimed before a sample for this long, so that the worker threads, which spin
+/// for about a millisecond after each op, and the caches are as that side leaves them.
 const LEAD_IN: Duration = Duration::from_micros(1500);
 
 /// A call this long needs neither.

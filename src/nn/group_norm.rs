@@ -46,7 +46,11 @@ impl Module for GroupNorm {
             return Err(check::error("GroupNorm", message));
         }
         let (weight, bias) = (Some(&self.weight), Some(&self.bias));
-        ops::group_norm(xs, self.num_groups, weight, bias, self.eps as f32)
+        match self.eps as f32 {
+            eps if eps > 0.0 => ops::group_norm(xs, self.num_groups, weight, bias, eps),
+            // Stock's layer takes an eps of 0 too; the op doesn't.
+            eps => ops::group_norm::reference(xs, self.num_groups, weight, bias, eps),
+        }
     }
 }
 

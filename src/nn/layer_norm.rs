@@ -1,6 +1,6 @@
 //! [`mod@candle_nn::layer_norm`] on fused kernels, with gradients to input, weight and bias.
 
-use crate::ops::{self, Act};
+use crate::ops::{self, row_norm, Act};
 use candle_core::{Module, Result, Tensor};
 use candle_nn::VarBuilder;
 
@@ -70,10 +70,19 @@ impl From<candle_nn::LayerNorm> for LayerNorm {
 impl Module for LayerNorm {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let (weight, eps) = (Some(&self.weight), self.eps as f32);
+        // Stock layers take an eps of 0 too; the ops don't.
+        let fused = eps > 0.0;
         if self.remove_mean {
-            return ops::layer_norm(xs, weight, self.bias.as_ref(), eps);
+            let bias = self.bias.as_ref();
+            return match fused {
+                true => ops::layer_norm(xs, weight, bias, eps),
+                false => row_norm::reference_layer(xs, weight, bias, eps),
+            };
         }
-        let normed = ops::rms_norm(xs, weight, eps)?;
+        let normed = match fused {
+            true => ops::rms_norm(xs, weight, eps)?,
+            false => row_norm::reference_rms(xs, weight, eps)?,
+        };
         match &self.bias {
             None => Ok(normed),
             Some(bias) => ops::bias_act(&normed, bias, Act::Identity),

@@ -69,7 +69,7 @@ pub trait AffineNorm: Copy + Send + Sync + 'static {
 }
 
 /// A weight of ones for `bias`. The last one is kept: a layer asks for the same at every step.
-fn ones_like(bias: &Tensor) -> Result<Tensor> {
+pub fn ones_like(bias: &Tensor) -> Result<Tensor> {
     static LAST: Mutex<Option<Tensor>> = Mutex::new(None);
     let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(ones) = &*last {

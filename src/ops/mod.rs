@@ -17,9 +17,10 @@ pub use activation::{
 };
 pub use affine_act::{affine_act, affine_act_inplace};
 pub use binary_act::{
-    add_act, add_act_inplace, add_relu, bias_act, mul_act, mul_act_inplace, mul_relu, BinaryOp,
+    add_act, add_act_inplace, add_relu, bias_act, bias_act_inplace, mul_act, mul_act_inplace,
+    mul_relu, BinaryOp,
 };
-pub use dropout::{dropout, dropout_add, dropout_inplace, relu_dropout};
+pub use dropout::{dropout, dropout_add, dropout_inplace, relu_dropout, relu_dropout_inplace};
 pub use glu::{
     geglu, geglu_packed, glu, glu_inplace, glu_packed, reglu, reglu_packed, swiglu, swiglu_packed,
 };

@@ -39,7 +39,7 @@ const REDUCED_SIZES: [(usize, usize); 5] = [(3, 0), (3, 1), (3, 33), (3, 1025), 
 const FEW_SIZES: [(usize, usize); 5] = [(3, 1), (3, 31), (3, 33), (3, 1025), (1025, 33)];
 
 /// Enough work for several threads.
-const LARGE_SIZES: [(usize, usize); 2] = [(3, 32000), (1025, 33)];
+const LARGE_SIZES: [(usize, usize); 3] = [(2, 70001), (3, 131_073), (5000, 33)];
 
 /// The sizes, or the reduced ones where the environment asks for them.
 fn or_reduced(sizes: &'static [(usize, usize)]) -> &'static [(usize, usize)] {

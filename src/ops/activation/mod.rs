@@ -93,7 +93,11 @@ fn stock_relu(x: &Tensor, act: Act) -> bool {
         DType::F32 => STOCK_MOST,
         _ => 16 * 1024,
     };
-    act == Act::Relu && !x.track_op() && x.device().is_cpu() && x.elem_count() < most
+    act == Act::Relu
+        && !x.track_op()
+        && x.device().is_cpu()
+        && x.is_contiguous()
+        && x.elem_count() < most
 }
 
 /// From this many f32 on, output memory decides the time, and ours comes in larger pages.

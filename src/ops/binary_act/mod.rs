@@ -66,11 +66,21 @@ pub fn mul_relu(x: &Tensor, y: &Tensor) -> Result<Tensor> {
 
 /// `act(x + bias)` with a bias over the last dim.
 pub fn bias_act(x: &Tensor, bias: &Tensor, act: Act) -> Result<Tensor> {
+    check_bias(x, bias)?;
+    add_act(x, bias, act)
+}
+
+/// `x = act(x + bias)` in x's own memory, for inference.
+pub fn bias_act_inplace(x: &Tensor, bias: &Tensor, act: Act) -> Result<()> {
+    check_bias(x, bias)?;
+    add_act_inplace(x, bias, act)
+}
+
+fn check_bias(x: &Tensor, bias: &Tensor) -> Result<()> {
     check::float("bias_act", x)?;
     check::has_dims("bias_act", x)?;
     check::alike("bias_act", x, "bias", bias)?;
-    check::over_last_dim("bias_act", x, "bias", bias)?;
-    add_act(x, bias, act)
+    check::over_last_dim("bias_act", x, "bias", bias)
 }
 
 /// `x = act(x + y)` in x's own memory, for inference.
@@ -103,6 +113,7 @@ fn stock_loop(x: &Tensor, y: &Tensor, act: Act) -> bool {
         && !(x.track_op() || y.track_op())
         && (x.dtype() == DType::F32 && x.device().is_cpu())
         && x.dims() == y.dims()
+        && (x.is_contiguous() && y.is_contiguous())
         && x.elem_count() < STOCK_MOST
 }
 

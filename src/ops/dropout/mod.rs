@@ -58,10 +58,20 @@ pub fn dropout_add(x: &Tensor, residual: &Tensor, p: f32, seed: u64) -> Result<T
 
 /// [`dropout`] in x's own memory.
 pub fn dropout_inplace(x: &Tensor, p: f32, seed: u64) -> Result<()> {
-    check_args(x, p)?;
-    check::untracked(NAME, x)?;
     let relu = false;
-    apply::inplace1(x, Dropout { relu, p, seed })
+    apply_inplace(x, Dropout { relu, p, seed })
+}
+
+/// [`relu_dropout`] in x's own memory.
+pub fn relu_dropout_inplace(x: &Tensor, p: f32, seed: u64) -> Result<()> {
+    let relu = true;
+    apply_inplace(x, Dropout { relu, p, seed })
+}
+
+fn apply_inplace(x: &Tensor, op: Dropout) -> Result<()> {
+    check_args(x, op.p)?;
+    check::untracked(NAME, x)?;
+    apply::inplace1(x, op)
 }
 
 fn check_args(x: &Tensor, p: f32) -> Result<()> {

@@ -6,7 +6,7 @@
 
 use super::{cpu, Kind, RowNorm};
 use crate::check;
-use crate::ops::affine_norm::Arg;
+use crate::ops::affine_norm::{ones_like, Arg};
 use crate::ops::{add_act, Act};
 use candle_core::op::BackpropOp;
 #[cfg(feature = "metal")]
@@ -68,13 +68,7 @@ fn add(
         return Ok((sum, normed));
     }
     if let (None, Some(bias)) = (weight, bias) {
-        return add(
-            op,
-            norm,
-            x,
-            residual,
-            [Some(&bias.ones_like()?), Some(bias)],
-        );
+        return add(op, norm, x, residual, [Some(&ones_like(bias)?), Some(bias)]);
     }
     let inputs = [x, residual].map(Tensor::storage_and_layout);
     let held = vectors.map(|v| v.map(Tensor::storage_and_layout));
