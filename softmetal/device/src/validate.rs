@@ -31,7 +31,9 @@ fn argument(param: &Param, dispatch: &Dispatch) -> Option<Finding> {
     let of = |kind, detail| Some(Finding::new(kind, detail).of_argument(param.index, &param.name));
     let length = match dispatch.arguments.get(param.index as usize) {
         None | Some(Argument::None) => {
-            return of(kind::UNBOUND, "nothing is bound to it".to_string());
+            // Metal's validation layer objects; the hardware does only if the kernel goes there, and then the
+            // execution reports an error.
+            return of(kind::UNBOUND, "nothing is bound to it".to_string()).map(Finding::note);
         }
         Some(Argument::Bytes(bytes)) => bytes.len(),
         Some(Argument::Buffer { buffer, offset }) => {

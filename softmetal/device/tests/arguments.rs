@@ -24,6 +24,21 @@ fn every_parameter_is_bound() {
 }
 
 #[test]
+fn a_parameter_that_is_not_used_is_noted() {
+    let bench = Bench::new();
+    let y = bench.empty(4, BufferOptions::SHARED);
+    bench
+        .run(|encoder| {
+            encoder.set_pipeline(&bench.pipeline("scale"));
+            encoder.set_buffer(Some(&y), 0, 1);
+            encoder.set_bytes(&params(0, 1.0), 2);
+            encoder.dispatch_threads([4, 1, 1], [4, 1, 1]);
+        })
+        .expect("no element, no access");
+    assert_eq!(bench.kinds(), [kind::UNBOUND]);
+}
+
+#[test]
 fn offsets_suit_the_type() {
     let bench = Bench::new();
     let x = bench.floats(&[1.0; 12]);
