@@ -60,6 +60,26 @@ fn offsets_suit_the_type() {
 }
 
 #[test]
+fn constants_start_at_multiples_of_4() {
+    let bench = Bench::new();
+    let x = bench.empty(4, BufferOptions::SHARED);
+    x.contents();
+    let y = bench.empty(1, BufferOptions::SHARED);
+    let constants = bench.pipeline("constants");
+    for (offset, kinds) in [(4, &[][..]), (2, &[kind::MISALIGNED_OFFSET][..])] {
+        bench
+            .run(|encoder| {
+                encoder.set_pipeline(&constants);
+                encoder.set_buffer(Some(&x), offset, 0);
+                encoder.set_buffer(Some(&y), 0, 1);
+                encoder.dispatch_threads([2, 1, 1], [2, 1, 1]);
+            })
+            .expect("at most a note");
+        assert_eq!(bench.kinds(), kinds);
+    }
+}
+
+#[test]
 fn offsets_stay_inside() {
     let bench = Bench::new();
     let x = bench.floats(&[1.0; 4]);
