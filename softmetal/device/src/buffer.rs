@@ -50,6 +50,8 @@ pub struct Buffer {
     label: Mutex<Option<String>>,
     uses: Mutex<Vec<Use>>,
     history: Mutex<History>,
+    /// Held by the dispatch that uses the buffer, since what it touches is recorded in one place.
+    turn: Mutex<()>,
     /// What the host gets for the contents of a private buffer.
     decoy: OnceLock<Arc<memory::Buffer>>,
 }
@@ -113,6 +115,7 @@ impl Buffer {
             label: Mutex::default(),
             uses: Mutex::default(),
             history: Mutex::default(),
+            turn: Mutex::default(),
             decoy: OnceLock::new(),
         }))
     }
@@ -218,21 +221,35 @@ impl Buffer {
         lock(&self.history)
     }
 
+    /// Keeps dispatches of other queues from these buffers.
+    pub(crate) fn take_turns<'a>(
+        buffers: impl Iterator<Item = &'a Arc<Buffer>>,
+    ) -> Vec<MutexGuard<'a, ()>> {
+        let mut buffers: Vec<_> = buffers.collect();
+        // Always in the same order, so that nobody waits for each other.
+        buffers.sort_by_key(|buffer| buffer.id());
+        buffers.dedup_by_key(|buffer| buffer.id());
+        buffers
+            .into_iter()
+            .map(|buffer| lock(&buffer.turn))
+            .collect()
+    }
+
     /// The bytes from `offset` on, or an error if they are not all there.
     pub(crate) fn check_range(
         &self,
         what: &str,
         offset: usize,
         size: usize,
-    ) -> Result<(), Finding> {
-        match offset.checked_add(size) {
-            Some(end) if end <= self.length() => Ok(()),
-            _ => Err(Finding::new(
-                kind::BOUNDS,
-                format!("{what}: {size} bytes from {offset} on are not in {self}"),
-            )
-            .at_offset(offset)),
+    ) -> Result<(), Box<Finding>> {
+        if offset
+            .checked_add(size)
+            .is_some_and(|end| end <= self.length())
+        {
+            return Ok(());
         }
+        let detail = format!("{what}: {size} bytes from {offset} on are not in {self}");
+        Err(Finding::new(kind::BOUNDS, detail).at_offset(offset).into())
     }
 }
 

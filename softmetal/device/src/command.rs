@@ -66,13 +66,22 @@ pub(crate) enum Argument {
     },
 }
 
+impl Argument {
+    pub(crate) fn buffer(&self) -> Option<&Arc<Buffer>> {
+        match self {
+            Argument::Buffer { buffer, .. } => Some(buffer),
+            Argument::None | Argument::Bytes(_) => None,
+        }
+    }
+}
+
 /// Work that is done by Rust code, such as a Metal Performance Shader.
 pub(crate) struct HostWork {
     pub(crate) name: String,
     pub(crate) reads: Vec<(Arc<Buffer>, Ranges)>,
     pub(crate) writes: Vec<(Arc<Buffer>, Ranges)>,
     #[allow(clippy::type_complexity)]
-    pub(crate) work: Box<dyn FnOnce() -> Result<(), Finding> + Send>,
+    pub(crate) work: Box<dyn FnOnce() -> Result<(), Box<Finding>> + Send>,
 }
 
 impl Command {

@@ -33,6 +33,8 @@ pub mod kind {
     pub const IN_FLIGHT: &str = "in-flight-access";
     /// The host reaches for memory of a private buffer.
     pub const PRIVATE: &str = "private-contents";
+    /// A Metal Performance Shader reads what nobody wrote; kernels have the same name for it.
+    pub const UNINITIALISED: &str = "uninitialised-read";
     /// A documented condition of a Metal Performance Shader is not met.
     pub const MPS: &str = "mps-precondition";
 }

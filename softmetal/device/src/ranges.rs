@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn finds_the_first_overlap() {
         let a = ranges(&[0..4, 10..20]);
-        assert_eq!(a.overlap(&ranges(&[4..10])), None);
+        assert_eq!(a.overlap(&Ranges::from(4..10)), None);
         assert_eq!(a.overlap(&ranges(&[5..8, 18..30])), Some(18..20));
     }
 
@@ -106,7 +106,7 @@ mod tests {
         let mut a = ranges(&[0..10, 20..30, 40..50]);
         a.subtract(&ranges(&[2..4, 6..24, 45..60]));
         assert_eq!(a.0, [0..2, 4..6, 24..30, 40..45]);
-        a.subtract(&ranges(&[0..100]));
+        a.subtract(&Ranges::from(0..100));
         assert!(a.is_empty());
     }
 }

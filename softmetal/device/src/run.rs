@@ -143,6 +143,8 @@ impl<'a> Run<'a> {
                 offset: *offset,
             },
         };
+        let buffers = dispatch.arguments.iter().filter_map(Argument::buffer);
+        let turns = Buffer::take_turns(buffers);
         let report = softmetal_exec::run(
             &softmetal_exec::Dispatch {
                 function: kernel.clone(),
@@ -153,6 +155,7 @@ impl<'a> Run<'a> {
             },
             &self.device.settings.execution,
         );
+        drop(turns);
         self.device
             .recorder()
             .add(self.record(dispatch, report.counters));
@@ -163,15 +166,8 @@ impl<'a> Run<'a> {
             .touched
             .into_iter()
             .filter_map(|touched| {
-                let buffer = dispatch
-                    .arguments
-                    .iter()
-                    .find_map(|argument| match argument {
-                        Argument::Buffer { buffer, .. } if buffer.id() == touched.buffer => {
-                            Some(buffer)
-                        }
-                        _ => None,
-                    });
+                let mut buffers = dispatch.arguments.iter().filter_map(Argument::buffer);
+                let buffer = buffers.find(|buffer| buffer.id() == touched.buffer);
                 Some(Touch {
                     buffer: buffer?.clone(),
                     reads: touched.reads.ranges().iter().cloned().collect(),
@@ -201,7 +197,7 @@ impl<'a> Run<'a> {
 
     fn host_work(&mut self, work: HostWork, order: &mut PassOrder) {
         if let Err(finding) = (work.work)() {
-            self.found(finding);
+            self.found(*finding);
         }
         let reads = work.reads.into_iter();
         let reads = reads.map(|(buffer, reads)| Touch {

@@ -24,6 +24,21 @@ fn every_parameter_is_bound() {
 }
 
 #[test]
+fn a_parameter_that_is_not_used_is_noted() {
+    let bench = Bench::new();
+    let y = bench.empty(4, BufferOptions::SHARED);
+    bench
+        .run(|encoder| {
+            encoder.set_pipeline(&bench.pipeline("scale"));
+            encoder.set_buffer(Some(&y), 0, 1);
+            encoder.set_bytes(&params(0, 1.0), 2);
+            encoder.dispatch_threads([4, 1, 1], [4, 1, 1]);
+        })
+        .expect("no element, no access");
+    assert_eq!(bench.kinds(), [kind::UNBOUND]);
+}
+
+#[test]
 fn offsets_suit_the_type() {
     let bench = Bench::new();
     let x = bench.floats(&[1.0; 12]);
@@ -42,6 +57,26 @@ fn offsets_suit_the_type() {
         run(4),
         &[kind::MISALIGNED_OFFSET, "argument 0 `x`", "multiple of 16"],
     );
+}
+
+#[test]
+fn constants_start_at_multiples_of_4() {
+    let bench = Bench::new();
+    let x = bench.empty(4, BufferOptions::SHARED);
+    x.contents();
+    let y = bench.empty(1, BufferOptions::SHARED);
+    let constants = bench.pipeline("constants");
+    for (offset, kinds) in [(4, &[][..]), (2, &[kind::MISALIGNED_OFFSET][..])] {
+        bench
+            .run(|encoder| {
+                encoder.set_pipeline(&constants);
+                encoder.set_buffer(Some(&x), offset, 0);
+                encoder.set_buffer(Some(&y), 0, 1);
+                encoder.dispatch_threads([2, 1, 1], [2, 1, 1]);
+            })
+            .expect("at most a note");
+        assert_eq!(bench.kinds(), kinds);
+    }
 }
 
 #[test]

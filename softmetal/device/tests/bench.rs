@@ -43,6 +43,11 @@ kernel void large(device float* y [[buffer(0)]], threadgroup float* more [[threa
     y[i] = 1.0f;
 }
 
+kernel void constants(constant half* x [[buffer(0)]], device half* y [[buffer(1)]],
+                      uint i [[thread_position_in_grid]]) {
+    y[i] = x[i];
+}
+
 constant bool twice [[function_constant(0)]];
 constant float bias [[function_constant(1)]];
 

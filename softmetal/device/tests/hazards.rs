@@ -46,9 +46,9 @@ fn a_concurrent_encoder_needs_barriers() {
         ],
     );
     run(|encoder, _| encoder.barrier()).expect("ordered");
-    run(|encoder, chain| encoder.barrier_for(&[chain.y.clone()])).expect("ordered");
+    run(|encoder, chain| encoder.barrier_for(std::slice::from_ref(&chain.y))).expect("ordered");
     fails(
-        run(|encoder, chain| encoder.barrier_for(&[chain.x.clone()])),
+        run(|encoder, chain| encoder.barrier_for(std::slice::from_ref(&chain.x))),
         &[kind::MISSING_BARRIER],
     );
 }

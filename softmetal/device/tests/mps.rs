@@ -441,7 +441,7 @@ fn neurons() {
         (
             NeuronKind::Exponential,
             [1.0, 0.0, 2.0],
-            [0.5, 1.414_213_6, 4.0],
+            [0.5, std::f32::consts::SQRT_2, 4.0],
         ),
         (
             NeuronKind::Logarithm,

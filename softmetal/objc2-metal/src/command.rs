@@ -59,6 +59,7 @@ pub unsafe trait MTLCommandQueue: NSObjectProtocol + Send + Sync {
 }
 
 /// A block that a queue's thread may call.
+#[allow(clippy::type_complexity)]
 struct Handler(RcBlock<dyn Fn(NonNull<ProtocolObject<dyn MTLCommandBuffer>>)>);
 
 // SAFETY: whoever adds a handler promises that it may be called on another thread.
@@ -67,7 +68,7 @@ unsafe impl Send for Handler {}
 impl Handler {
     /// # Safety
     /// `block` is null or a live block that may be called on another thread.
-    unsafe fn new(block: MTLCommandBufferHandler) -> Option<softmetal::Handler> {
+    unsafe fn from_block(block: MTLCommandBufferHandler) -> Option<softmetal::Handler> {
         // SAFETY: by the caller.
         let handler = Self(unsafe { RcBlock::copy(block) }?);
         Some(Box::new(move |buffer| handler.call(buffer)))
@@ -162,7 +163,7 @@ pub unsafe trait MTLCommandBuffer: NSObjectProtocol {
         Self: Sized + Message,
     {
         // SAFETY: by the caller.
-        if let Some(handler) = unsafe { Handler::new(block) } {
+        if let Some(handler) = unsafe { Handler::from_block(block) } {
             softmetal::command_buffer(self).add_scheduled_handler(handler);
         }
     }
@@ -174,7 +175,7 @@ pub unsafe trait MTLCommandBuffer: NSObjectProtocol {
         Self: Sized + Message,
     {
         // SAFETY: by the caller.
-        if let Some(handler) = unsafe { Handler::new(block) } {
+        if let Some(handler) = unsafe { Handler::from_block(block) } {
             softmetal::command_buffer(self).add_completed_handler(handler);
         }
     }

@@ -39,7 +39,7 @@ impl BlitEncoder {
         ];
         for check in checks {
             if let Err(finding) = check {
-                recording.refuse(finding);
+                recording.refuse(*finding);
                 return;
             }
         }
@@ -69,7 +69,7 @@ impl BlitEncoder {
             return;
         }
         if let Err(finding) = buffer.check_range("fillBuffer", range.start, range.len()) {
-            recording.refuse(finding);
+            recording.refuse(*finding);
             return;
         }
         if range.is_empty() {

@@ -180,9 +180,8 @@ impl<'a> Encoding<'a> {
                 missing.filter(|(buffer, _)| buffer.device().settings.check)
             {
                 let detail = format!("bytes in {range:?} of {buffer} were never written");
-                return Err(Finding::new("uninitialised-read", detail)
-                    .in_kernel(kernel)
-                    .at_offset(range.start));
+                let finding = Finding::new(kind::UNINITIALISED, detail).in_kernel(kernel);
+                return Err(finding.at_offset(range.start).into());
             }
             batch.clone().for_each(&work);
             for (buffer, ranges) in &outputs {
