@@ -38,8 +38,9 @@ const REDUCED_SIZES: [(usize, usize); 5] = [(3, 0), (3, 1), (3, 33), (3, 1025), 
 /// For every combination of layouts through Candle's own backward of views, which is slow.
 const FEW_SIZES: [(usize, usize); 5] = [(3, 1), (3, 31), (3, 33), (3, 1025), (1025, 33)];
 
-/// Enough work for several threads.
-const LARGE_SIZES: [(usize, usize); 3] = [(2, 70001), (3, 131_073), (5000, 33)];
+/// Long enough rows and enough of them for several threads; devices other than the CPU get the first two.
+const LARGE_SIZES: [(usize, usize); 4] = [(3, 32000), (1025, 33), (2, 70001), (3, 131_073)];
+const LARGEST_BUT_ON_CPU: usize = 100_000;
 
 /// The sizes, or the reduced ones where the environment asks for them.
 fn or_reduced(sizes: &'static [(usize, usize)]) -> &'static [(usize, usize)] {
@@ -70,6 +71,9 @@ fn run(op: &str, sizes: &[(usize, usize)], check: Check) {
         for device in devices() {
             for dtype in DTYPES {
                 for &(rows, cols) in sizes {
+                    if !device.is_cpu() && rows * cols > LARGEST_BUT_ON_CPU {
+                        continue;
+                    }
                     let point = Point {
                         case,
                         rows,
