@@ -1,7 +1,7 @@
 //! Ways to lay a tensor out in memory. A base holds the storage, a view of it is the argument; both
 //! are plain Candle ops, so that gradients flow through the view to the base.
 
-use candle_core::{Result, Tensor, D};
+use candle_core::{Device, Result, Tensor, D};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
@@ -71,6 +71,9 @@ fn padded(values: &Tensor, pad: f32) -> Result<Tensor> {
     Tensor::cat(&[&side(BEFORE)?, values, &side(AFTER)?], last)
 }
 
+/// Made on the CPU: on Metal Candle can't fill an empty tensor.
 fn filled(like: &Tensor, dims: &[usize], pad: f32) -> Result<Tensor> {
-    Tensor::full(pad, dims, like.device())?.to_dtype(like.dtype())
+    Tensor::full(pad, dims, &Device::Cpu)?
+        .to_dtype(like.dtype())?
+        .to_device(like.device())
 }

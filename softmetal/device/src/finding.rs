@@ -98,17 +98,23 @@ impl Finding {
         self.severity == Severity::Error
     }
 
-    /// Findings with the same key are the same mistake, met again.
+    /// Findings with the same key are the same mistake, met again. Where there is no line to tell, the text does,
+    /// whatever the numbers in it.
     fn key(&self) -> String {
         let Self {
+            severity,
             kind,
             kernel,
             argument,
             location,
             ..
         } = self;
-        let detail = if location.is_some() { "" } else { &self.detail };
-        format!("{kind}|{kernel:?}|{argument:?}|{location:?}|{detail}")
+        let mut key = format!("{severity:?}|{kind}|{kernel:?}|{argument:?}|{location:?}|");
+        if location.is_none() {
+            let digits = |c: char| c.is_ascii_digit();
+            key.extend(self.detail.split(digits).filter(|part| !part.is_empty()));
+        }
+        key
     }
 }
 

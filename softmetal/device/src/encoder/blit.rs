@@ -33,6 +33,10 @@ impl BlitEncoder {
         if !recording.permits("copyFromBuffer") {
             return;
         }
+        if size == 0 {
+            recording.refuse(Finding::new(kind::EMPTY, "copyFromBuffer of 0 bytes").note());
+            return;
+        }
         let checks = [
             from.check_range("copyFromBuffer, source", from_offset, size),
             to.check_range("copyFromBuffer, destination", to_offset, size),
@@ -44,13 +48,9 @@ impl BlitEncoder {
             }
         }
         let overlap = from_offset < to_offset + size && to_offset < from_offset + size;
-        if Arc::ptr_eq(from, to) && overlap && size > 0 {
+        if Arc::ptr_eq(from, to) && overlap {
             let detail = format!("copyFromBuffer: source and destination overlap in {from}");
             recording.refuse(Finding::new(kind::BOUNDS, detail).at_offset(to_offset));
-            return;
-        }
-        if size == 0 {
-            recording.refuse(Finding::new(kind::EMPTY, "copyFromBuffer of 0 bytes").note());
             return;
         }
         let (from, to) = (from.clone(), to.clone());
@@ -68,12 +68,12 @@ impl BlitEncoder {
         if !recording.permits("fillBuffer") {
             return;
         }
-        if let Err(finding) = buffer.check_range("fillBuffer", range.start, range.len()) {
-            recording.refuse(*finding);
-            return;
-        }
         if range.is_empty() {
             recording.refuse(Finding::new(kind::EMPTY, "fillBuffer of 0 bytes").note());
+            return;
+        }
+        if let Err(finding) = buffer.check_range("fillBuffer", range.start, range.len()) {
+            recording.refuse(*finding);
             return;
         }
         recording.commands.push(Command::Fill {
