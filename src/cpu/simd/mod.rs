@@ -218,24 +218,24 @@ pub enum Isa {
 impl Isa {
     /// What this CPU can run, best first.
     pub fn available() -> Vec<Isa> {
-        let mut all = Vec::new();
         #[cfg(target_arch = "x86_64")]
-        {
+        let native = {
             let avx2 = is_x86_feature_detected!("avx2")
                 && is_x86_feature_detected!("fma")
                 && is_x86_feature_detected!("f16c");
-            if avx2 && is_x86_feature_detected!("avx512f") {
-                all.push(Isa::Avx512);
-            }
-            if avx2 {
-                all.push(Isa::Avx2);
-            }
-        }
+            let avx512 = avx2 && is_x86_feature_detected!("avx512f");
+            [(avx512, Isa::Avx512), (avx2, Isa::Avx2)]
+        };
         #[cfg(target_arch = "aarch64")]
-        all.push(Isa::Neon);
+        let native = [(true, Isa::Neon)];
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+        let native = [];
         #[cfg(any(test, not(target_arch = "aarch64")))]
-        all.push(Isa::Portable);
-        all
+        let portable = Some(Isa::Portable);
+        #[cfg(not(any(test, not(target_arch = "aarch64"))))]
+        let portable = None;
+        let here = native.into_iter().filter(|(here, _)| *here);
+        here.map(|(_, isa)| isa).chain(portable).collect()
     }
 
     /// Runs the kernel with this instruction set.
