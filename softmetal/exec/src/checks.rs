@@ -80,6 +80,9 @@ impl Worker {
             flags,
             shared,
         };
+        if STORE && shared {
+            job.stores.announce(self.slot.get(), region.base + offset);
+        }
         for index in offset >> shift..=(offset + size - 1) >> shift {
             // SAFETY: there is a cell for each granule of the region.
             let cell = unsafe { &*region.cells.first.add(index) };
@@ -119,6 +122,7 @@ impl Worker {
     /// Decides about a store that went before: two threads that write the same value race by the letter only.
     #[inline(always)]
     pub fn settle(&self) {
+        self.job().stores.done(self.slot.get());
         if self.is_pending.get() {
             self.settle_pending();
         }
@@ -183,6 +187,9 @@ impl Worker {
             return self.conflict(region, address, pc, true, write);
         }
         let size = (1usize << region.cells.shift).min(region.len - offset);
+        if kind == Kind::RaceBetweenGroups {
+            self.job().stores.wait_for_others(self.slot.get(), address);
+        }
         let mut before = [0; 4];
         // SAFETY: the region holds the bytes.
         unsafe { read_bytes(address, &mut before[..size]) };

@@ -16,6 +16,7 @@ use crate::race::Cell;
 use crate::region::{granule_shift, Argument, Cells, Region, Regions, Role};
 use crate::report::Counters;
 use crate::schedule::GroupOrder;
+use crate::stores::Stores;
 use crate::touched::ByteMap;
 
 /// Room for one block of bytes, most of it red zone.
@@ -111,6 +112,7 @@ pub(crate) struct Job {
     /// Several workers run groups.
     pub shared: bool,
     next_turn: AtomicUsize,
+    pub stores: Stores,
     pub stop: AtomicBool,
     /// A thread used `atomic_thread_fence`.
     pub fenced: AtomicBool,
@@ -144,6 +146,7 @@ impl Job {
             anew,
             shared: config.threads > 1 && count > 1 && threads >= WORTH_SHARING,
             next_turn: AtomicUsize::new(0),
+            stores: Stores::new(config.threads.max(1)),
             stop: AtomicBool::new(false),
             fenced: AtomicBool::new(false),
             findings: Mutex::default(),

@@ -44,6 +44,7 @@ mod region;
 mod rendezvous;
 mod report;
 mod schedule;
+mod stores;
 mod touched;
 mod worker;
 

@@ -120,6 +120,8 @@ pub(crate) struct Worker {
     /// There is something to settle.
     pub is_pending: Cell<bool>,
     pub pending: Cell<Option<Pending>>,
+    /// Of the job's [`Stores`](crate::stores::Stores).
+    pub slot: Cell<usize>,
 
     // The group.
     pub group: Cell<usize>,
@@ -174,6 +176,7 @@ impl Worker {
             view: Cell::default(),
             is_pending: Cell::new(false),
             pending: Cell::new(None),
+            slot: Cell::new(0),
             group: Cell::new(0),
             builtins: Cell::default(),
             size: Cell::new(0),
@@ -247,6 +250,7 @@ impl Worker {
     /// Runs groups of the job until none is left.
     pub fn work(&self, job: &Job) {
         self.job.set(job);
+        self.slot.set(job.stores.claim());
         let outer = CURRENT.replace(self);
         if self.prepare(job) {
             while let Some(group) = job.next_group() {
@@ -348,6 +352,7 @@ impl Worker {
     /// Leaves the kernel for good. Called on the stack of a fiber.
     pub fn abandon(&self) -> ! {
         self.judge_deferred();
+        self.job().stores.done(self.slot.get());
         self.abandoned.set(true);
         self.job().stop.store(true, Ordering::Relaxed);
         loop {

@@ -291,3 +291,26 @@ kernel void clash(device uint* out [[buffer(0)]], uint group [[threadgroup_posit
         );
     }
 }
+
+#[test]
+fn groups_that_write_the_same_value_at_once_race_by_the_letter_only() {
+    const SAME: &str = "
+kernel void same(device float* out [[buffer(0)]], uint tid [[thread_index_in_threadgroup]]) {
+    out[tid] = float(tid) + 0.5f;
+}";
+    let config = Config {
+        threads: 2,
+        ..Config::default()
+    };
+    let mut same = dispatch(SAME, "same");
+    same.group = [1024, 1, 1];
+    same.grid = Grid::Groups([4, 1, 1]);
+    for _ in 0..500 {
+        let out = fresh::<f32>(1024);
+        same.buffers = vec![bind(&out)];
+        let report = run(&same, &config);
+        for finding in &report.findings {
+            assert_eq!(finding.kind, Kind::SameValueRace, "{finding}");
+        }
+    }
+}
