@@ -4,7 +4,7 @@ use super::check::{self, all, at, Verdict};
 use super::layout::{Layout, LAYOUTS};
 use super::tolerance::tolerance;
 use super::Point;
-use candle_core::{Result, Tensor};
+use candle_core::{Device, Result, Tensor};
 
 impl Point<'_> {
     pub fn inputs(&self) -> Result<Vec<Tensor>> {
@@ -75,8 +75,13 @@ pub fn ignores_layout(point: &Point) -> Result<Verdict> {
     })
 }
 
+/// Contiguous copies, made on the CPU as layouts are.
 pub fn copied(views: &[Tensor]) -> Result<Vec<Tensor>> {
-    views.iter().map(Tensor::force_contiguous).collect()
+    let copy = |view: &Tensor| {
+        let copy = view.to_device(&Device::Cpu)?.force_contiguous()?;
+        copy.to_device(view.device())
+    };
+    views.iter().map(copy).collect()
 }
 
 pub fn repeats(point: &Point) -> Result<Verdict> {

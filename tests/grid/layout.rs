@@ -28,8 +28,13 @@ const BEFORE: usize = 3;
 const AFTER: usize = 5;
 
 impl Layout {
-    /// The storage for these values, `pad` around them.
+    /// The storage for these values, `pad` around them. Laid out on the CPU, so that on other devices the op is what runs.
     pub fn base(self, values: &Tensor, pad: f32) -> Result<Tensor> {
+        let base = self.base_on_cpu(&values.to_device(&Device::Cpu)?, pad)?;
+        base.to_device(values.device())
+    }
+
+    fn base_on_cpu(self, values: &Tensor, pad: f32) -> Result<Tensor> {
         match self {
             _ if values.rank() == 0 => values.force_contiguous(),
             Layout::Contiguous => values.force_contiguous(),
@@ -71,9 +76,6 @@ fn padded(values: &Tensor, pad: f32) -> Result<Tensor> {
     Tensor::cat(&[&side(BEFORE)?, values, &side(AFTER)?], last)
 }
 
-/// Made on the CPU: on Metal Candle can't fill an empty tensor.
 fn filled(like: &Tensor, dims: &[usize], pad: f32) -> Result<Tensor> {
-    Tensor::full(pad, dims, &Device::Cpu)?
-        .to_dtype(like.dtype())?
-        .to_device(like.device())
+    Tensor::full(pad, dims, like.device())?.to_dtype(like.dtype())
 }

@@ -20,7 +20,7 @@ pub const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
 /// A few rows of lengths below, at and above the vector widths, unrolled blocks and simdgroups, one
 /// vocabulary, and many short rows. Both kinds of empty tensors.
-const SIZES: [(usize, usize); 11] = [
+const SIZES: [(usize, usize); 12] = [
     (3, 0),
     (0, 3),
     (3, 1),
@@ -28,6 +28,7 @@ const SIZES: [(usize, usize); 11] = [
     (3, 32),
     (3, 33),
     (3, 1025),
+    (130, 3),
     (3, 4097),
     (3, 32000),
     (4097, 3),
@@ -38,9 +39,13 @@ const REDUCED_SIZES: [(usize, usize); 5] = [(3, 0), (3, 1), (3, 33), (3, 1025), 
 /// For every combination of layouts through Candle's own backward of views, which is slow.
 const FEW_SIZES: [(usize, usize); 5] = [(3, 1), (3, 31), (3, 33), (3, 1025), (1025, 33)];
 
-/// Long enough rows and enough of them for several threads; devices other than the CPU get the first two.
+/// Long enough rows and enough of them for several threads.
 const LARGE_SIZES: [(usize, usize); 4] = [(3, 32000), (1025, 33), (2, 70001), (3, 131_073)];
-const LARGEST_BUT_ON_CPU: usize = 100_000;
+
+/// How many elements are enough on devices other than the CPU, which may be emulated: for one launch, and for a launch
+/// with each layout.
+const ENOUGH: usize = 100_000;
+const ENOUGH_BY_LAYOUT: usize = 5_000;
 
 /// The sizes, or the reduced ones where the environment asks for them.
 fn or_reduced(sizes: &'static [(usize, usize)]) -> &'static [(usize, usize)] {
@@ -63,7 +68,7 @@ struct Point<'a> {
 type Check = fn(&Point) -> Result<std::result::Result<(), String>>;
 
 /// Runs the check on every point of the op and reports all that are wrong.
-fn run(op: &str, sizes: &[(usize, usize)], check: Check) {
+fn run(op: &str, sizes: &[(usize, usize)], enough: usize, check: Check) {
     let cases: Vec<OpCase> = cases::all().into_iter().filter(|c| c.op == op).collect();
     assert!(!cases.is_empty(), "no case declared for {op}");
     let mut wrong = Vec::new();
@@ -71,7 +76,7 @@ fn run(op: &str, sizes: &[(usize, usize)], check: Check) {
         for device in devices() {
             for dtype in DTYPES {
                 for &(rows, cols) in sizes {
-                    if !device.is_cpu() && rows * cols > LARGEST_BUT_ON_CPU {
+                    if !device.is_cpu() && rows * cols > enough {
                         continue;
                     }
                     let point = Point {
@@ -82,6 +87,8 @@ fn run(op: &str, sizes: &[(usize, usize)], check: Check) {
                         device,
                     };
                     wrong.extend(problem(&point, check));
+                    // Candle on Metal waits for all it did since the last time.
+                    device.synchronize().expect("no work outlives its check");
                 }
             }
         }
@@ -128,43 +135,43 @@ macro_rules! grid {
             const OP: &str = stringify!($op);
             #[test]
             fn forward() {
-                run(OP, or_reduced(&SIZES), forward::agrees_with_reference);
+                run(OP, or_reduced(&SIZES), ENOUGH, forward::agrees_with_reference);
             }
             #[test]
             fn layouts() {
-                run(OP, or_reduced(&SIZES), forward::ignores_layout);
+                run(OP, or_reduced(&SIZES), ENOUGH_BY_LAYOUT, forward::ignores_layout);
             }
             #[test]
             fn repeats() {
-                run(OP, or_reduced(&LARGE_SIZES), forward::repeats);
+                run(OP, or_reduced(&LARGE_SIZES), ENOUGH, forward::repeats);
             }
             #[test]
             fn gradients_repeat() {
-                run(OP, or_reduced(&LARGE_SIZES), gradients::repeat);
+                run(OP, or_reduced(&LARGE_SIZES), ENOUGH, gradients::repeat);
             }
             #[test]
             fn in_place() {
-                run(OP, or_reduced(&SIZES), in_place::changes_only_its_view);
+                run(OP, or_reduced(&SIZES), ENOUGH_BY_LAYOUT, in_place::changes_only_its_view);
             }
             #[test]
             fn gradients() {
-                run(OP, or_reduced(&SIZES), gradients::agree_with_reference);
+                run(OP, or_reduced(&SIZES), ENOUGH, gradients::agree_with_reference);
             }
             #[test]
             fn gradients_by_layout() {
-                run(OP, or_reduced(&FEW_SIZES), gradients::ignore_layout);
+                run(OP, or_reduced(&FEW_SIZES), ENOUGH_BY_LAYOUT, gradients::ignore_layout);
             }
             #[test]
             fn gradients_of_some() {
-                run(OP, &[(3, 33), (130, 3)], gradients::reach_one_alone);
+                run(OP, &[(3, 33), (130, 3)], ENOUGH, gradients::reach_one_alone);
             }
             #[test]
             fn finite_differences() {
-                run(OP, &[(3, 5)], finite_differences::agree);
+                run(OP, &[(3, 5)], ENOUGH, finite_differences::agree);
             }
             #[test]
             fn specials() {
-                run(OP, &[(12, 33), (12, 1025)], specials::as_stock);
+                run(OP, &[(12, 33), (12, 1025)], ENOUGH, specials::as_stock);
             }
         })*
 

@@ -1,6 +1,6 @@
 //! Which commands touched which bytes of a buffer, and whether they could have met.
 
-use crate::order::{Clock, Stamp};
+use crate::order::{Clock, Fence, Stamp};
 use crate::ranges::Ranges;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -117,8 +117,8 @@ impl PassOrder {
         self.floors.insert(buffer, self.next.position);
     }
 
-    pub(crate) fn wait(&mut self, clock: &Clock) {
-        self.clock.join(clock);
+    pub(crate) fn wait(&mut self, fence: &Fence, observed: &Clock) {
+        fence.join_into(&mut self.clock, observed);
     }
 
     /// All that is finished when the commands so far are.

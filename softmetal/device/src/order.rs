@@ -88,17 +88,15 @@ impl Clock {
 
     pub(crate) fn join(&mut self, other: &Self) {
         for (&queue, &reach) in &other.buffers {
-            let known = self.buffers.entry(queue).or_default();
-            *known = (*known).max(reach);
+            self.finish_buffers(queue, reach);
         }
         for reach in other.passes.values() {
             self.finish_before(*reach);
         }
         let buffers = &self.buffers;
         self.passes.retain(|_, reach| {
-            buffers
-                .get(&reach.queue)
-                .is_none_or(|known| reach.buffer > *known)
+            let known = buffers.get(&reach.queue);
+            known.is_none_or(|known| reach.buffer > *known)
         });
     }
 
@@ -129,12 +127,18 @@ impl Fence {
         *self.clock.lock().unwrap_or_else(PoisonError::into_inner) = Some(clock);
     }
 
-    /// What is finished once the fence is passed; nothing if it was never updated.
-    pub(crate) fn clock(&self) -> Option<Clock> {
-        self.clock
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+    /// Adds what is finished once the fence is passed; nothing if it was never updated.
+    ///
+    /// `observed` is what the host has seen to be finished: the fence need not know that pass by pass any more. Candle
+    /// keeps fences for long, and waits for all of them.
+    pub(crate) fn join_into(&self, clock: &mut Clock, observed: &Clock) {
+        let mut own = self.clock.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(own) = &mut *own {
+            if !own.passes.is_empty() {
+                own.join(observed);
+            }
+            clock.join(own);
+        }
     }
 }
 
@@ -160,6 +164,19 @@ mod tests {
         assert!(!clock.covers(&stamp(5, 8, 0)));
         clock.finish_buffers(1, 4);
         assert!(clock.covers(&stamp(4, 7, 100)));
+    }
+
+    #[test]
+    fn a_fence_forgets_passes_that_the_host_saw_finish() {
+        let mut clock = Clock::default();
+        clock.finish_before(stamp(5, 9, 3));
+        let fence = Fence::default();
+        fence.update(clock);
+        let mut observed = Clock::default();
+        observed.finish_buffers(1, 5);
+        let mut waiting = Clock::default();
+        fence.join_into(&mut waiting, &observed);
+        assert!(waiting.covers(&stamp(5, 9, 2)) && waiting.passes.is_empty());
     }
 
     #[test]

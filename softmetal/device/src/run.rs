@@ -23,6 +23,8 @@ pub(crate) struct Run<'a> {
     device: &'a Arc<Device>,
     queue: u64,
     number: u64,
+    /// What the host had seen to be finished at the commit.
+    observed: Clock,
     /// What is finished when the next pass starts, whatever its fences say.
     clock: Clock,
     /// Passes of this command buffer so far.
@@ -42,14 +44,15 @@ impl<'a> Run<'a> {
         device: &'a Arc<Device>,
         queue: u64,
         number: u64,
-        clock: Clock,
+        observed: Clock,
         misuse: Vec<Finding>,
     ) -> Self {
         Self {
             device,
             queue,
             number,
-            clock,
+            clock: observed.clone(),
+            observed,
             own: Clock::default(),
             errors: misuse,
         }
@@ -93,11 +96,7 @@ impl<'a> Run<'a> {
             match command {
                 Command::Update(fence) => fence.update(order.finished()),
                 _ if !self.errors.is_empty() => {}
-                Command::Wait(fence) => {
-                    if let Some(clock) = fence.clock() {
-                        order.wait(&clock);
-                    }
-                }
+                Command::Wait(fence) => order.wait(&fence, &self.observed),
                 Command::Barrier => order.barrier(),
                 Command::BarrierFor(buffers) => {
                     buffers
