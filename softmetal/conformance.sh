@@ -24,7 +24,7 @@ version=0.11.1
 suites=()
 modes=(plain checked)
 filter=
-jobs=$(nproc)
+jobs=$(getconf _NPROCESSORS_ONLN)
 while (($# > 0)); do
     case $1 in
         --suite) suites+=("$2"); shift ;;
@@ -44,28 +44,41 @@ mkdir -p "$work"
 work=$(cd "$work" && pwd)
 expected=$here/conformance-expected.txt
 
+packages=(candle-metal-kernels candle-core candle-nn)
 package() {
     case $1 in
         kernels) echo candle-metal-kernels ;;
-        core) echo candle-core ;;
-        nn) echo candle-nn ;;
+        core | nn) echo "candle-$1" ;;
         *) echo "no suite is called $1" >&2; return 1 ;;
     esac
 }
 for suite in "${suites[@]}"; do package "$suite" >/dev/null; done
 
-# A workspace of the three packages as published, with the versions that ours has locked and the look-alike crates
-# instead of the real ones.
+# A workspace of the packages as published, with the versions that ours has locked and the look-alike crates instead of
+# the real ones.
 workspace() {
-    local manifests name
-    manifests=$(cargo metadata --manifest-path "$here/Cargo.toml" --format-version 1)
+    local metadata manifest name
+    metadata=$(cargo metadata --manifest-path "$here/Cargo.toml" --format-version 1)
+    for name in "${packages[@]}"; do
+        manifest=$(grep -o "\"manifest_path\":\"[^\"]*/$name-$version/Cargo.toml\"" <<<"$metadata" | head -n 1 | cut -d'"' -f4)
+        if [[ -z $manifest ]]; then
+            echo "cargo does not know $name $version" >&2
+            return 1
+        fi
+        if [[ ! -d $work/$name-$version ]]; then
+            rm -rf "$work/copy"
+            cp -R "$(dirname "$manifest")" "$work/copy"
+            chmod -R u+w "$work/copy"
+            mv "$work/copy" "$work/$name-$version"
+        fi
+    done
     {
         echo '[workspace]'
         echo 'resolver = "2"'
-        echo 'members = ["candle-metal-kernels", "candle-core", "candle-nn"]'
+        printf 'members = ["%s", "%s", "%s"]\n' "${packages[@]/%/-$version}"
         echo '[patch.crates-io]'
-        for name in candle-metal-kernels candle-core candle-nn; do
-            echo "$name.path = '$name'"
+        for name in "${packages[@]}"; do
+            echo "$name.path = '$name-$version'"
         done
         for name in objc2 block2 objc2-foundation objc2-metal objc2-metal-performance-shaders; do
             echo "$name.path = '$here/$name'"
@@ -78,18 +91,6 @@ workspace() {
             echo 'opt-level = 2'
         done
     } >"$work/Cargo.toml"
-    for name in candle-metal-kernels candle-core candle-nn; do
-        local manifest
-        manifest=$(grep -o "\"manifest_path\":\"[^\"]*/$name-$version/Cargo.toml\"" <<<"$manifests" | head -n 1 | cut -d'"' -f4)
-        if [[ -z $manifest ]]; then
-            echo "cargo does not know $name $version" >&2
-            return 1
-        fi
-        if [[ ! -d $work/$name ]]; then
-            cp -R "$(dirname "$manifest")" "$work/$name"
-            chmod -R u+w "$work/$name"
-        fi
-    done
     [[ -f $work/Cargo.lock && ! $here/Cargo.lock -nt $work/Cargo.lock ]] || cp "$here/Cargo.lock" "$work/Cargo.lock"
 }
 
@@ -100,39 +101,43 @@ build() {
         name=$(package "$suite")
         selection+=(-p "$name")
         [[ $suite == kernels ]] || selection+=(--features "$name/metal")
-        [[ -d $work/$name/tests ]] || continue
+        [[ -d $work/$name-$version/tests ]] || continue
         while read -r file; do
             selection+=(--test "$(basename "$file" .rs)")
-        done < <(grep -l -i metal "$work/$name"/tests/*.rs)
+        done < <(grep -l -i metal "$work/$name-$version"/tests/*.rs)
     done
     (cd "$work" && cargo test --no-run --target-dir "$work/target" "${selection[@]}" \
         --message-format json-render-diagnostics >"$work/build.json")
     for suite in "${suites[@]}"; do
-        name=$(package "$suite")
-        grep '"reason":"compiler-artifact"' "$work/build.json" | grep -F "\"manifest_path\":\"$work/$name/Cargo.toml\"" |
+        grep '"reason":"compiler-artifact"' "$work/build.json" |
+            grep -F "\"manifest_path\":\"$work/$(package "$suite")-$version/Cargo.toml\"" |
             grep '"executable":"' | grep '"test":true' |
             sed -E "s/.*\"target\":\{[^}]*\"name\":\"([^\"]*)\".*\"executable\":\"([^\"]*)\".*/$suite \1 \2/"
     done >"$work/programs"
 }
 
-# The tests that concern Metal: "SUITE PROGRAM PATH NAME" lines.
+# The tests that concern Metal, by their names or as they exist with its feature only: "SUITE PROGRAM NAME PATH" lines.
 tests() {
-    local suite program path
+    local suite program path name file only
     while read -r suite program path; do
-        "$path" --list --format terse 2>/dev/null | sed -n 's/: test$//p' |
-            if [[ $suite == kernels || $program == metal_concurrent_tests ]]; then cat; else grep -i metal || true; fi |
-            if [[ -n $filter ]]; then grep -F -- "$filter" || true; else cat; fi |
-            sed "s|^|$suite $program $path |"
+        file=$work/$(package "$suite")-$version/tests/$program.rs
+        only=$({ grep -A 3 '^#\[cfg(feature = "metal")\]' "$file" 2>/dev/null || true; } | sed -n 's/^fn \([a-z0-9_]*\).*/\1/p')
+        while read -r name; do
+            [[ $suite == kernels || $program == metal_* || ${name,,} == *metal* || $'\n'$only$'\n' == *$'\n'$name$'\n'* ]] || continue
+            [[ $name == *"$filter"* ]] || continue
+            echo "$suite $program $name $path"
+        done < <("$path" --list --format terse 2>/dev/null | sed -n 's/: test$//p')
     done <"$work/programs"
 }
 
-# one MODE SUITE PROGRAM PATH NAME: a test in a process of its own, as one that panics inside Candle poisons the lock that
-# all others need. Prints "RESULT SUITE/PROGRAM::NAME".
+# one "MODE SUITE PROGRAM NAME PATH": a test in a process of its own, as one that panics inside Candle poisons the lock
+# that all others need. Prints "RESULT SUITE/PROGRAM::NAME".
 one() {
-    local mode=$1 suite=$2 program=$3 path=$4 name=$5 result=FAILED
-    local log=$work/logs/$mode/$suite-$program-${name//::/-}.log check=1
+    local mode suite program name path result=FAILED check=1
+    read -r mode suite program name path <<<"$1"
     [[ $mode == checked ]] || check=0
-    if (cd "$work/$(package "$suite")" &&
+    local log=$work/logs/$mode/$suite-$program-${name//::/-}.log
+    if (cd "$work/$(package "$suite")-$version" &&
         SOFTMETAL_CHECK=$check timeout 600 "$path" --nocapture --exact "$name") >"$log" 2>&1; then
         result=ok
         ! grep -q '^test .* \.\.\. ignored' "$log" || result=ignored
@@ -140,7 +145,7 @@ one() {
     echo "$result $suite/$program::$name"
 }
 export -f one package
-export work
+export work version
 
 # compare MODE RESULTS: whether everything went as expected.
 compare() {
@@ -170,7 +175,7 @@ for mode in "${modes[@]}"; do
     start=$SECONDS
     rm -rf "$work/logs/$mode"
     mkdir -p "$work/logs/$mode"
-    sed "s/^/$mode /" "$work/tests" | xargs -P "$jobs" -L 1 bash -c 'one "$@"' one | sort -k 2 >"$results"
+    sed "s/^/$mode /" "$work/tests" | xargs -d '\n' -P "$jobs" -n 1 bash -c 'one "$1"' one | sort -k 2 >"$results"
     for suite in "${suites[@]}"; do
         printf '==> %s %s: %d passed, %d failed, %d ignored\n' "$mode" "$suite" \
             "$(grep -c "^ok $suite/" "$results")" "$(grep -c "^FAILED $suite/" "$results")" \
@@ -186,7 +191,7 @@ done
 if [[ " ${modes[*]} " == *" checked "* ]]; then
     # One line for each kind, kernel and place: how many tests, and the finding as the first of them met it.
     (cd "$work/logs/checked" && grep -h -o '^softmetal: \(error\|note\) .*' ./*.log || true) | sed 's/^softmetal: //' |
-        awk '{ key = $0; sub(/, byte .*/, "", key); place = match($0, /, [^ ]*:[0-9]+:[0-9]+: /) ? substr($0, RSTART, RLENGTH) : ""
+        awk '{ key = $0; sub(/, (byte|thread) .*/, "", key); place = match($0, /, [^ ]*:[0-9]+:[0-9]+: /) ? substr($0, RSTART, RLENGTH) : ""
                key = key place; if (!(key in first)) first[key] = $0; tests[key]++ }
              END { for (key in first) printf "%5d %s\n", tests[key], first[key] }' | sort -k 2 >"$work/findings.txt"
     printf '==> %d different findings in %s\n' "$(wc -l <"$work/findings.txt")" "$work/findings.txt"
