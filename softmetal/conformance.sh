@@ -60,7 +60,8 @@ workspace() {
     local metadata manifest name
     metadata=$(cargo metadata --manifest-path "$here/Cargo.toml" --format-version 1)
     for name in "${packages[@]}"; do
-        manifest=$(grep -o "\"manifest_path\":\"[^\"]*/$name-$version/Cargo.toml\"" <<<"$metadata" | head -n 1 | cut -d'"' -f4)
+        manifest=$(grep -o "\"manifest_path\":\"[^\"]*/$name-$version/Cargo.toml\"" <<<"$metadata" |
+            head -n 1 | cut -d'"' -f4)
         if [[ -z $manifest ]]; then
             echo "cargo does not know $name $version" >&2
             return 1
@@ -121,9 +122,11 @@ tests() {
     local suite program path name file only
     while read -r suite program path; do
         file=$work/$(package "$suite")-$version/tests/$program.rs
-        only=$({ grep -A 3 '^#\[cfg(feature = "metal")\]' "$file" 2>/dev/null || true; } | sed -n 's/^fn \([a-z0-9_]*\).*/\1/p')
+        only=$({ grep -A 3 '^#\[cfg(feature = "metal")\]' "$file" 2>/dev/null || true; } |
+            sed -n 's/^fn \([a-z0-9_]*\).*/\1/p')
         while read -r name; do
-            [[ $suite == kernels || $program == metal_* || ${name,,} == *metal* || $'\n'$only$'\n' == *$'\n'$name$'\n'* ]] || continue
+            [[ $suite == kernels || $program == metal_* || ${name,,} == *metal* ]] ||
+                grep -q -x -F -- "$name" <<<"$only" || continue
             [[ $name == *"$filter"* ]] || continue
             echo "$suite $program $name $path"
         done < <("$path" --list --format terse 2>/dev/null | sed -n 's/: test$//p')
@@ -137,11 +140,10 @@ one() {
     read -r mode suite program name path <<<"$1"
     [[ $mode == checked ]] || check=0
     local log=$work/logs/$mode/$suite-$program-${name//::/-}.log
-    if (cd "$work/$(package "$suite")-$version" &&
-        SOFTMETAL_CHECK=$check timeout 600 "$path" --nocapture --exact "$name") >"$log" 2>&1; then
-        result=ok
-        ! grep -q '^test .* \.\.\. ignored' "$log" || result=ignored
-    fi
+    (cd "$work/$(package "$suite")-$version" &&
+        SOFTMETAL_CHECK=$check timeout 600 "$path" --nocapture --exact "$name") >"$log" 2>&1 || true
+    ! grep -q 'test result: ok. 1 passed' "$log" || result=ok
+    ! grep -q 'test result: ok. 0 passed; 0 failed; 1 ignored' "$log" || result=ignored
     echo "$result $suite/$program::$name"
 }
 export -f one package
@@ -149,17 +151,25 @@ export work version
 
 # compare MODE RESULTS: whether everything went as expected.
 compare() {
-    local mode=$1 results=$2 status=0 result name listed
+    local status=0 mode result name
+    local -A listed=()
+    while read -r mode name _; do
+        if [[ $mode == "$1" || $mode == both ]] && [[ " ${suites[*]} " == *" ${name%%/*} "* ]]; then
+            listed[$name]=yes
+        fi
+    done <"$expected"
     while read -r result name; do
-        listed=no
-        ! awk -v mode="$mode" -v name="$name" '($1 == mode || $1 == "both") && $2 == name { found = 1 } END { exit !found }' \
-            "$expected" || listed=yes
-        case $result-$listed in
+        case $result-${listed[$name]:-no} in
             FAILED-yes) echo "  expected to fail: $name" ;;
             FAILED-no) echo "  FAILED: $name"; status=1 ;;
-            ok-yes) echo "  PASSED, but is listed in conformance-expected.txt: $name"; status=1 ;;
+            *-yes) echo "  $result, but listed in conformance-expected.txt: $name"; status=1 ;;
         esac
-    done <"$results"
+        unset "listed[$name]"
+    done <"$2"
+    for name in "${!listed[@]}"; do
+        echo "  listed in conformance-expected.txt, but there is no such test: $name"
+        status=1
+    done
     return $status
 }
 
@@ -168,6 +178,12 @@ printf '==> building the tests of Candle %s\n' "$version"
 workspace
 build
 tests >"$work/tests"
+for suite in "${suites[@]}"; do
+    if [[ -z $filter ]] && ! grep -q "^$suite " "$work/tests"; then
+        echo "no tests were found in $(package "$suite")" >&2
+        exit 1
+    fi
+done
 printf '==> built %d tests in %d s\n' "$(wc -l <"$work/tests")" $((SECONDS - start))
 status=0
 for mode in "${modes[@]}"; do
@@ -191,8 +207,10 @@ done
 if [[ " ${modes[*]} " == *" checked "* ]]; then
     # One line for each kind, kernel and place: how many tests, and the finding as the first of them met it.
     (cd "$work/logs/checked" && grep -h -o '^softmetal: \(error\|note\) .*' ./*.log || true) | sed 's/^softmetal: //' |
-        awk '{ key = $0; sub(/, (byte|thread) .*/, "", key); place = match($0, /, [^ ]*:[0-9]+:[0-9]+: /) ? substr($0, RSTART, RLENGTH) : ""
-               key = key place; if (!(key in first)) first[key] = $0; tests[key]++ }
+        awk '{ key = $0; sub(/, (byte|thread) .*/, "", key)
+               if (match($0, /, [^ ]*:[0-9]+:[0-9]+: /)) key = key substr($0, RSTART, RLENGTH)
+               if (!(key in first)) first[key] = $0
+               tests[key]++ }
              END { for (key in first) printf "%5d %s\n", tests[key], first[key] }' | sort -k 2 >"$work/findings.txt"
     printf '==> %d different findings in %s\n' "$(wc -l <"$work/findings.txt")" "$work/findings.txt"
 fi
