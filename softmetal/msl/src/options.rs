@@ -43,7 +43,8 @@ pub enum MathMode {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Options {
     pub language: Version,
-    /// What the host asked for. The arithmetic is that of `Safe`, which all modes allow.
+    /// What the host asked for. The arithmetic is that of `Safe`, which all modes allow, but for conversions to half
+    /// that `Fast` leaves out.
     pub math: MathMode,
     /// Functions of `metal::precise` rather than `metal::fast` where the source names neither.
     pub precise_functions: bool,

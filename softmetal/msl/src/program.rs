@@ -5,7 +5,7 @@ use crate::edits::Edits;
 use crate::entries::{self, Entry};
 use crate::error::{CompileError, Message};
 use crate::kernel::{is_kernel, Kernel};
-use crate::options::Options;
+use crate::options::{MathMode, Options};
 use crate::source::Source;
 use crate::token::tokenise;
 use crate::{constants, rewrite, strict};
@@ -32,6 +32,9 @@ impl Program {
             strict::check(&source, &items, options, &mut problems);
         }
         rewrite::tokens(&source, &items, &mut edits, &mut problems);
+        if options.math == MathMode::Fast {
+            rewrite::contract(&source, &items, &mut edits);
+        }
         let mut kernels = Vec::new();
         find_kernels(&source, &items, "", &mut kernels, &mut problems);
         rewrite::kernels(&source, &kernels, &mut edits);

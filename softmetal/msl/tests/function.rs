@@ -3,7 +3,7 @@
 mod common;
 
 use softmetal_abi::{Builtins, Space};
-use softmetal_msl::{CompileError, Constant, Library, Options};
+use softmetal_msl::{CompileError, Constant, Library, MathMode, Options};
 use std::ffi::c_void;
 
 fn library(source: &str) -> Library {
@@ -178,6 +178,31 @@ fn threadgroup_memory_and_limits() {
         (other.max_threads, other.static_threadgroup),
         (Some(256), 36)
     );
+}
+
+#[test]
+fn fast_math_rounds_an_operand_once() {
+    // tanh(1.8809) is just below the middle of two halves between one and two, and rounds to the middle.
+    let source = "#include <metal_stdlib>
+         using namespace metal;
+         template <typename T> T f(T x, float3 v) {
+             T unused = v.x * T(v.y) - T(2) * static_cast<T>(v.z) / T(1.5h);
+             return static_cast<T>(1.0) + T(precise::tanh(x)) + T(0) * unused;
+         }
+         kernel void k(device half* x) { x[1] = f(x[0], float3(1)); }";
+    let run = |math| {
+        let options = Options {
+            math,
+            ..Options::default()
+        };
+        let library = Library::new(source, &options).unwrap_or_else(|error| panic!("{error}"));
+        let function = library.function("k", &[]).unwrap().unwrap();
+        let mut x = [0x3f86u16, 0];
+        common::run(&function, &[pointer(&mut x)], &Builtins::default());
+        x[1]
+    };
+    assert_eq!(run(MathMode::Fast), 0x3fd1);
+    assert_eq!(run(MathMode::Safe), 0x3fd2);
 }
 
 #[test]

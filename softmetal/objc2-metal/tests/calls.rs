@@ -172,7 +172,8 @@ fn blits_fill_and_copy() {
 #[test]
 fn the_architecture_is_asked_for_in_two_ways() {
     let device = device();
-    let raw: *const AnyObject = objc2::msg_send![&*device, architecture];
+    // SAFETY: the answer is an object.
+    let raw: *const AnyObject = unsafe { objc2::msg_send![&*device, architecture] };
     assert!(!raw.is_null());
     assert!(device
         .architecture()

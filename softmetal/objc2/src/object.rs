@@ -72,8 +72,11 @@ pub fn expect<S: State, T: ?Sized + Message>(object: &T) -> &S {
 }
 
 /// Sends a message without arguments.
+///
+/// # Safety
+/// None is asked for; but the real `msg_send!` is unsafe, and so must its callers be.
 #[track_caller]
-pub fn send<T: ?Sized + Message>(object: &T, selector: &str) -> *const AnyObject {
+pub unsafe fn send<T: ?Sized + Message>(object: &T, selector: &str) -> *const AnyObject {
     let header = header(NonNull::from(object));
     // SAFETY: the object is alive, and `send` was made for its type.
     let (answer, name) = unsafe {

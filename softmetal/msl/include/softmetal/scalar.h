@@ -73,4 +73,46 @@ SM_INLINE constexpr To cast(From&& from) {
         return static_cast<To>(static_cast<From&&>(from));
 }
 
+// A float converted to half as an operand: the operation rounds, once. A constant is rounded by the compiler before.
+struct Unrounded {
+    float value;
+
+    SM_INLINE explicit constexpr Unrounded(float x) : value(__builtin_constant_p(x) ? static_cast<half>(x) : x) {}
+    SM_INLINE constexpr half rounded() const { return static_cast<half>(value); }
+};
+SM_INLINE constexpr half operator+(Unrounded x) { return x.rounded(); }
+SM_INLINE constexpr half operator-(Unrounded x) { return -x.rounded(); }
+#define SM_UNROUNDED(op) \
+    SM_INLINE constexpr half operator op(Unrounded x, Unrounded y) { return static_cast<half>(x.value op y.value); } \
+    template <typename A> \
+    SM_INLINE constexpr auto operator op(Unrounded x, const A& y) { \
+        if constexpr (Same<A, half>::value) \
+            return static_cast<half>(x.value op y); \
+        else \
+            return x.rounded() op y; \
+    } \
+    template <typename A> \
+    SM_INLINE constexpr auto operator op(const A& x, Unrounded y) { \
+        if constexpr (Same<A, half>::value) \
+            return static_cast<half>(x op y.value); \
+        else \
+            return x op y.rounded(); \
+    }
+SM_UNROUNDED(+) SM_UNROUNDED(-) SM_UNROUNDED(*) SM_UNROUNDED(/)
+
+// `To(from)` as an operand of an arithmetic operator.
+template <typename To, typename From>
+SM_INLINE constexpr auto operand(From&& from) {
+    if constexpr (Same<To, half>::value && Same<bare_t<From>, float>::value)
+        return Unrounded(from);
+    else if constexpr (between_16_bit_floats<To, bare_t<From>>)
+        return static_cast<To>(static_cast<float>(from));
+    else
+        return To(static_cast<From&&>(from));
+}
+template <typename To, typename... From>
+SM_INLINE constexpr To operand(From&&... from) {
+    return To(static_cast<From&&>(from)...);
+}
+
 } // namespace softmetal

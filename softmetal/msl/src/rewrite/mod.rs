@@ -1,12 +1,14 @@
 //! From MSL to C++: what becomes of each form that clang does not know.
 
 mod collisions;
+mod contraction;
 mod literals;
 mod spaces;
 mod swizzles;
 mod threadgroup;
 
 pub(crate) use collisions::collisions;
+pub(crate) use contraction::contract;
 pub(crate) use threadgroup::bodies;
 
 use crate::attribute::attributes;
