@@ -57,7 +57,12 @@ pub struct Gathered {
 
 impl Default for Gathered {
     fn default() -> Self {
-        Self { mask: 0, lane: 0, _pad: [0; 14], values: [[POISON; 64]; SIMD_WIDTH] }
+        Self {
+            mask: 0,
+            lane: 0,
+            _pad: [0; 14],
+            values: [[POISON; 64]; SIMD_WIDTH],
+        }
     }
 }
 
@@ -114,8 +119,12 @@ pub struct Runtime {
     /// Called before an atomic access, which the kernel then performs with the host's atomics.
     pub atomic: unsafe extern "C" fn(address: usize, size: usize, kind: u32, pc: usize),
     /// The address of a `threadgroup` variable of the calling thread's group.
-    pub threadgroup_variable:
-        unsafe extern "C" fn(slot: u32, size: usize, align: usize, name: *const c_char) -> *mut c_void,
+    pub threadgroup_variable: unsafe extern "C" fn(
+        slot: u32,
+        size: usize,
+        align: usize,
+        name: *const c_char,
+    ) -> *mut c_void,
     pub barrier: unsafe extern "C" fn(scope: u32, flags: u32, site: *const Site),
     /// `atomic_thread_fence`
     pub fence: unsafe extern "C" fn(flags: u32, site: *const Site),
