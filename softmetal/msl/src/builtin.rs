@@ -7,7 +7,10 @@ use crate::source::Source;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Family {
     Grid,
+    /// The threads of a group.
     Group,
+    /// The groups of a grid.
+    Groups,
     Simd,
 }
 
@@ -48,8 +51,8 @@ static BUILTINS: &[Builtin] = &[
     ranked("thread_position_in_threadgroup", Family::Group),
     ranked("threads_per_threadgroup", Family::Group),
     ranked("dispatch_threads_per_threadgroup", Family::Group),
-    ranked("threadgroup_position_in_grid", Family::Group),
-    ranked("threadgroups_per_grid", Family::Group),
+    ranked("threadgroup_position_in_grid", Family::Groups),
+    ranked("threadgroups_per_grid", Family::Groups),
     scalar("thread_index_in_threadgroup", Family::Group),
     scalar("thread_index_in_simdgroup", Family::Simd),
     scalar("threads_per_simdgroup", Family::Simd),
@@ -256,6 +259,11 @@ mod tests {
         assert!(complaints(&[
             ("uint", "thread_position_in_grid"),
             ("ushort", "thread_index_in_simdgroup")
+        ])
+        .is_empty());
+        assert!(complaints(&[
+            ("uint3", "threadgroup_position_in_grid"),
+            ("ushort3", "thread_position_in_threadgroup")
         ])
         .is_empty());
     }
