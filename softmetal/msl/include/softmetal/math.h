@@ -79,14 +79,14 @@ namespace metal {
     SM_INLINE float name(float x, float y) { return softmetal::single::impl(x, y); } \
     template <typename A, typename B, typename V = softmetal::meet_t<A, B>, \
         softmetal::require<is_same_v<typename softmetal::VecOf<V>::element, float>> = 0> \
-    SM_INLINE V name(const A& a, const B& b) { \
+    SM_INLINE V name(SM_IN(A) a, SM_IN(B) b) { \
         return softmetal::map(SM_EACH_2(name), softmetal::widen<V>(a), softmetal::widen<V>(b)); \
     }
 #define SM_FLOAT_3(name, impl) \
     SM_INLINE float name(float x, float y, float z) { return softmetal::single::impl(x, y, z); } \
     template <typename A, typename B, typename C, typename V = softmetal::meet_t<A, B, C>, \
         softmetal::require<is_same_v<typename softmetal::VecOf<V>::element, float>> = 0> \
-    SM_INLINE V name(const A& a, const B& b, const C& c) { \
+    SM_INLINE V name(SM_IN(A) a, SM_IN(B) b, SM_IN(C) c) { \
         return softmetal::map( \
             SM_EACH_3(name), softmetal::widen<V>(a), softmetal::widen<V>(b), softmetal::widen<V>(c)); \
     }
@@ -106,7 +106,7 @@ namespace metal {
     SM_INLINE float name(T x, T y) { return name(float(x), float(y)); } \
     template <typename A, typename B, typename V = softmetal::meet_t<A, B>, \
         softmetal::require<is_same_v<typename softmetal::VecOf<V>::element, half>> = 0, typename = void> \
-    SM_INLINE V name(const A& a, const B& b) { \
+    SM_INLINE V name(SM_IN(A) a, SM_IN(B) b) { \
         return softmetal::map(SM_EACH_2(name), softmetal::widen<V>(a), softmetal::widen<V>(b)); \
     }
 #define SM_HALF_3(name, impl) \
@@ -117,7 +117,7 @@ namespace metal {
     SM_INLINE float name(T x, T y, T z) { return name(float(x), float(y), float(z)); } \
     template <typename A, typename B, typename C, typename V = softmetal::meet_t<A, B, C>, \
         softmetal::require<is_same_v<typename softmetal::VecOf<V>::element, half>> = 0, typename = void> \
-    SM_INLINE V name(const A& a, const B& b, const C& c) { \
+    SM_INLINE V name(SM_IN(A) a, SM_IN(B) b, SM_IN(C) c) { \
         return softmetal::map( \
             SM_EACH_3(name), softmetal::widen<V>(a), softmetal::widen<V>(b), softmetal::widen<V>(c)); \
     }

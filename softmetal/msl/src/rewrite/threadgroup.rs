@@ -46,6 +46,22 @@ pub(crate) fn bodies(
     });
 }
 
+/// For the check of types: the declarations as references into threadgroup memory.
+pub(crate) fn references(source: &Source, items: &[Item], edits: &mut Edits) {
+    let mut slots = 0;
+    visit(items, &mut |body| {
+        for i in body {
+            if !source.is(i, "threadgroup") || !declares(source, i) {
+                continue;
+            }
+            if let Ok(variables) = Variables::read(source, i) {
+                let text = variables.reference(source, edits, &mut slots);
+                edits.rewrite(variables.statement, text);
+            }
+        }
+    });
+}
+
 fn visit(items: &[Item], found: &mut impl FnMut(Range<usize>)) {
     for item in items {
         match &item.kind {
@@ -170,6 +186,22 @@ impl Variables {
         self.declarators
             .iter()
             .find_map(|(.., initialiser)| *initialiser)
+    }
+
+    fn reference(&self, source: &Source, edits: &Edits, slots: &mut u32) -> String {
+        let type_text = edits.render(source, self.type_range.clone());
+        let mut text = String::new();
+        for (name, dimensions, _) in &self.declarators {
+            let dimensions = edits.render(source, dimensions.clone());
+            let name = &source[*name].text;
+            let slot = *slots;
+            *slots += 1;
+            text += &format!(
+                "typedef {type_text} sm_t{slot}{dimensions}; \
+                 __local sm_t{slot}& {name} = softmetal::threadgroup_variable<sm_t{slot}>(); "
+            );
+        }
+        text
     }
 
     /// References into the arena. A record of each variable tells the loader what the kernel `owner` needs.
