@@ -117,10 +117,10 @@ impl Input {
         let (short, rank) = match words {
             "uint" | "uint32_t" | "unsigned" | "unsigned int" => (false, 1),
             "ushort" | "uint16_t" | "unsigned short" => (true, 1),
-            "uint2" => (false, 2),
-            "uint3" => (false, 3),
-            "ushort2" => (true, 2),
-            "ushort3" => (true, 3),
+            "uint2" | "vec < uint , 2 >" => (false, 2),
+            "uint3" | "vec < uint , 3 >" => (false, 3),
+            "ushort2" | "vec < ushort , 2 >" => (true, 2),
+            "ushort3" | "vec < ushort , 3 >" => (true, 3),
             _ => return Err(refused()),
         };
         if rank > 1 && !builtin.ranked {
