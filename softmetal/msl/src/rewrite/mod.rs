@@ -159,7 +159,7 @@ pub(crate) fn kernels(source: &Source, kernels: &[Kernel], edits: &mut Edits) {
         if let Some(limit) = &kernel.max_threads {
             let owner = kernel.address_in_body();
             let record = format!(
-                "static const unsigned long softmetal_limit[2] __attribute__((section(\"softmetal_limits\"), used)) = {{({}), {owner}}};",
+                "static unsigned long softmetal_limit[2] __attribute__((section(\"softmetal_limits\"), used)) = {{({}), {owner}}};",
                 source.text(limit.clone())
             );
             edits.insert(kernel.body.start, &record);

@@ -204,7 +204,8 @@ impl Variables {
         text
     }
 
-    /// References into the arena. A record of each variable tells the loader what the kernel `owner` needs.
+    /// References into the arena. A record of each variable tells the loader what the kernel `owner` needs. It isn't `const`, as
+    /// clang would put those of templates and those of other kernels into sections of different kinds.
     fn text(&self, source: &Source, edits: &Edits, slots: &mut u32, owner: &str) -> String {
         let type_text = edits.render(source, self.type_range.clone());
         let mut text = String::new();
@@ -225,7 +226,7 @@ impl Variables {
                 None => (format!("typedef {type_text} sm_t{slot}{dimensions};"), ""),
             };
             text += &format!(
-                "{declared} static const unsigned long sm_v{slot}[4] __attribute__((section(\"softmetal_variables\"), used)) = \
+                "{declared} static unsigned long sm_v{slot}[4] __attribute__((section(\"softmetal_variables\"), used)) = \
                  {{{slot}, sizeof(sm_t{slot}), alignof(sm_t{slot}), {owner}}}; \
                  auto& {name} = softmetal::threadgroup_variable<sm_t{slot}>({slot}, \"{name}\"){member}; "
             );
