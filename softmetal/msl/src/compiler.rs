@@ -71,7 +71,6 @@ const SPACES: &[&str] = &[
     "-cl-std=clc++2021",
     "-cl-no-stdinc",
     "-nostdinc",
-    "-w",
     "-fsigned-char",
     "-fno-caret-diagnostics",
     "-ftemplate-depth=2048",
@@ -229,10 +228,12 @@ impl Compiler {
         let header = self.precompiled("spaces", &flags, "cl-header")?;
         flags.extend(["-fsyntax-only", "-x", "clcpp", "-include-pch"].map(String::from));
         flags.push(header.display().to_string());
-        flags.push("-".into());
+        flags.extend(["-Wno-everything", "-Wimplicit-float-conversion", "-"].map(String::from));
         let output = self.clang.run(&flags, &emitted.text)?;
         let place = |message| diagnostics::with_column(message, source.files(), &emitted.columns);
-        let refused: Vec<_> = spaces::mistakes(&output).into_iter().map(place).collect();
+        let mut refused = spaces::mistakes(&output);
+        refused.extend(diagnostics::strict_warnings(&output));
+        let refused: Vec<_> = refused.into_iter().map(place).collect();
         if !refused.is_empty() {
             return Err(CompileError::source(refused));
         }

@@ -54,6 +54,10 @@ const SPACES: &[(&str, &str)] = &[
 
 /// Whether a message is about two types that point into different spaces, all of them Metal's.
 fn is_mistake(text: &str) -> bool {
+    // Of parameters, members and results.
+    if text.contains("not be qualified with") && text.ends_with("address space") {
+        return true;
+    }
     let types: Vec<Pointee> = text
         .split('\'')
         .skip(1)

@@ -49,6 +49,12 @@ constexpr T operand(T value) {
     return value;
 }
 
+// A literal whose value clang knows only where it must: it lets those that fit become bfloats without a word.
+float unknown(float value);
+constexpr float literal(float value) {
+    return __builtin_is_constant_evaluated() ? value : unknown(value);
+}
+
 // A table at program scope, which OpenCL does not let live in `SM_CONSTANT`.
 template <typename T>
 SM_CONSTANT T& constant_table(const __global T& table);

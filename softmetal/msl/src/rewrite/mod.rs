@@ -42,6 +42,7 @@ pub(crate) fn typed(
     let said = &mut Vec::new();
     spaces::keep(source, items, &mut edits);
     in_both(source, items, &mut edits, said);
+    literals::hide(source, &mut edits);
     for i in 0..source.len() {
         let pointer = || source.find(i..source.angle(i + 1).unwrap_or(i), &["*", "&"]);
         if source.is(i, "static_cast") && source.is(i + 1, "<") && pointer().is_some() {
