@@ -221,7 +221,9 @@ fn type_words(source: &Source, range: impl Iterator<Item = usize>) -> String {
     // As deep as anyone nests them; names in different scopes may stand for each other.
     for _ in 0..4 {
         let meaning = match words.as_slice() {
-            [name] => alias(source, &source[*name].text),
+            [name] if !source.is_any(*name, &["uint", "uint2", "uint3", "ushort"]) => {
+                alias(source, &source[*name].text)
+            }
             _ => None,
         };
         let Some(meaning) = meaning else { break };

@@ -95,7 +95,8 @@ fn declares(source: &Source, at: usize) -> bool {
         }
         i = source.next_type(i);
     }
-    true
+    // `threadgroup float (*p)[32]`
+    !(source.is(i, "(") && source.is_any(i + 1, &["*", "&"]))
 }
 
 fn statement_start(source: &Source, at: usize) -> usize {
@@ -307,6 +308,7 @@ mod tests {
             "threadgroup float* p = a;",
             "const threadgroup vec<T, 4>& r = b;",
             "x = (threadgroup float*)p;",
+            "threadgroup float (*p)[32] = a;",
         ] {
             assert_eq!(rewritten(text).0, text);
         }

@@ -178,10 +178,12 @@ impl Checker<'_> {
     /// The `:` of `case 1:` or `default:`
     fn ends_label(&self, at: usize) -> bool {
         let source = self.source;
-        let start = (0..at)
-            .rev()
-            .find(|i| source.is_any(*i, &["case", "default", "?", ";", "{", "}"]));
-        source.is(at, ":") && start.is_some_and(|i| source.is_any(i, &["case", "default"]))
+        let stops = ["case", "default", "?", ";", "{", "}"];
+        source.is(at, ":")
+            && (0..at)
+                .rev()
+                .find(|i| source.is_any(*i, &stops))
+                .is_some_and(|i| source.is_any(i, &["case", "default"]))
     }
 
     fn is_lambda(&self, at: usize) -> bool {
