@@ -95,6 +95,8 @@ impl Compiler {
         flags.extend(versions(options));
         let base = flags
             .iter()
+            .map(String::as_str)
+            .chain(SPACES.iter().copied())
             .fold(
                 Key::new(GENERATION)
                     .with(&clang.version)

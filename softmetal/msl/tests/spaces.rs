@@ -230,6 +230,17 @@ fn constants() {
 }
 
 #[test]
+fn results_by_reference() {
+    for call in ["sincos(1.0f, r)", "modf(1.5f, r)"] {
+        twins(
+            &format!("float f(device float& r) {{ return {call}; }}"),
+            "device",
+            &format!("float f(thread float& r) {{ return {call}; }}"),
+        );
+    }
+}
+
+#[test]
 fn right_sources() {
     if let Err(error) = Library::new(include_str!("spaces.metal"), &Options::default()) {
         panic!("{error}");
