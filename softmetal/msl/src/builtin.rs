@@ -7,7 +7,10 @@ use crate::source::Source;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Family {
     Grid,
+    /// The threads of a group.
     Group,
+    /// The groups of a grid.
+    Groups,
     Simd,
 }
 
@@ -48,8 +51,8 @@ static BUILTINS: &[Builtin] = &[
     ranked("thread_position_in_threadgroup", Family::Group),
     ranked("threads_per_threadgroup", Family::Group),
     ranked("dispatch_threads_per_threadgroup", Family::Group),
-    ranked("threadgroup_position_in_grid", Family::Group),
-    ranked("threadgroups_per_grid", Family::Group),
+    ranked("threadgroup_position_in_grid", Family::Groups),
+    ranked("threadgroups_per_grid", Family::Groups),
     scalar("thread_index_in_threadgroup", Family::Group),
     scalar("thread_index_in_simdgroup", Family::Simd),
     scalar("threads_per_simdgroup", Family::Simd),
@@ -114,10 +117,10 @@ impl Input {
         let (short, rank) = match words {
             "uint" | "uint32_t" | "unsigned" | "unsigned int" => (false, 1),
             "ushort" | "uint16_t" | "unsigned short" => (true, 1),
-            "uint2" => (false, 2),
-            "uint3" => (false, 3),
-            "ushort2" => (true, 2),
-            "ushort3" => (true, 3),
+            "uint2" | "vec < uint , 2 >" => (false, 2),
+            "uint3" | "vec < uint , 3 >" => (false, 3),
+            "ushort2" | "vec < ushort , 2 >" => (true, 2),
+            "ushort3" | "vec < ushort , 3 >" => (true, 3),
             _ => return Err(refused()),
         };
         if rank > 1 && !builtin.ranked {
@@ -256,6 +259,11 @@ mod tests {
         assert!(complaints(&[
             ("uint", "thread_position_in_grid"),
             ("ushort", "thread_index_in_simdgroup")
+        ])
+        .is_empty());
+        assert!(complaints(&[
+            ("uint3", "threadgroup_position_in_grid"),
+            ("ushort3", "thread_position_in_threadgroup")
         ])
         .is_empty());
     }

@@ -9,8 +9,8 @@ use crate::headers;
 use crate::options::Options;
 use crate::program::Program;
 use crate::source::Source;
-use crate::{diagnostics, MAIN_FILE};
-use std::path::{Path, PathBuf};
+use crate::{diagnostics, spaces, MAIN_FILE};
+use std::path::PathBuf;
 use std::process::Output as ProcessOutput;
 use std::sync::{Mutex, PoisonError};
 
@@ -66,6 +66,19 @@ const INSTRUMENT: &[&str] = &[
     "-asan-kernel-mem-intrinsic-prefix=1",
 ];
 
+/// C++ for OpenCL is the dialect of clang in which pointers and references have address spaces.
+const SPACES: &[&str] = &[
+    "-cl-std=clc++2021",
+    "-cl-no-stdinc",
+    "-nostdinc",
+    "-fsigned-char",
+    "-fno-caret-diagnostics",
+    "-ftemplate-depth=2048",
+    "-fconstexpr-steps=10000000",
+    "-ferror-limit=0",
+    "-DSOFTMETAL_SPACES=1",
+];
+
 /// Part of every key: counts changes of this program that change its output.
 const GENERATION: &str = "1";
 
@@ -82,6 +95,8 @@ impl Compiler {
         flags.extend(versions(options));
         let base = flags
             .iter()
+            .map(String::as_str)
+            .chain(SPACES.iter().copied())
             .fold(
                 Key::new(GENERATION)
                     .with(&clang.version)
@@ -200,6 +215,34 @@ impl Compiler {
         Ok(())
     }
 
+    /// Lets clang look at address spaces, once for each text.
+    pub(crate) fn check_spaces(
+        &self,
+        source: &Source,
+        emitted: &Output,
+    ) -> Result<(), CompileError> {
+        let name = format!("{}.spaces", self.key("spaces").with(&emitted.text).name());
+        if self.cache.path(&name).exists() {
+            return Ok(());
+        }
+        let mut flags: Vec<String> = SPACES.iter().map(|flag| flag.to_string()).collect();
+        flags.extend(versions(&self.options));
+        let header = self.precompiled("spaces", &flags, "cl-header")?;
+        flags.extend(["-fsyntax-only", "-x", "clcpp", "-include-pch"].map(String::from));
+        flags.push(header.display().to_string());
+        flags.extend(["-Wno-everything", "-Wimplicit-float-conversion", "-"].map(String::from));
+        let output = self.clang.run(&flags, &emitted.text)?;
+        let place = |message| diagnostics::with_column(message, source.files(), &emitted.columns);
+        let mut refused = spaces::mistakes(&output);
+        refused.extend(diagnostics::strict_warnings(&output));
+        let refused: Vec<_> = refused.into_iter().map(place).collect();
+        if !refused.is_empty() {
+            return Err(CompileError::source(refused));
+        }
+        self.cache.write(&name, "")?;
+        Ok(())
+    }
+
     /// The path of the shared object made from the text.
     pub(crate) fn compile(
         &self,
@@ -262,29 +305,32 @@ impl Compiler {
 
     fn arguments(&self) -> Result<Vec<String>, CompileError> {
         let mut arguments = self.flags.clone();
-        arguments.extend(["-nostdinc", "-nostdinc++", "-x", "c++"].map(String::from));
-        let header = self.include.join("softmetal/msl.h");
-        arguments.push("-include-pch".into());
-        arguments.push(self.precompiled(&header)?.display().to_string());
+        arguments.extend(["-nostdinc", "-nostdinc++"].map(String::from));
+        let header = self.precompiled("header", &arguments, "c++-header")?;
+        arguments.extend(["-x", "c++", "-include-pch"].map(String::from));
+        arguments.push(header.display().to_string());
         Ok(arguments)
     }
 
-    /// The header, parsed once and for all.
-    fn precompiled(&self, header: &Path) -> Result<PathBuf, CompileError> {
-        let path = self
-            .cache
-            .path(&format!("{}.pch", self.key("header").name()));
+    /// The headers, parsed once and for all.
+    fn precompiled(
+        &self,
+        kind: &str,
+        flags: &[String],
+        language: &str,
+    ) -> Result<PathBuf, CompileError> {
+        let path = self.cache.path(&format!("{}.pch", self.key(kind).name()));
         static BUILDING: Mutex<()> = Mutex::new(());
         let _one_at_a_time = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
         if path.exists() {
             return Ok(path);
         }
         self.cache.make(&path, |temporary| {
-            let mut arguments = self.flags.clone();
+            let mut arguments = flags.to_vec();
             // Another process may write the same headers again: their time does not count.
-            arguments.extend(["-Xclang", "-fno-pch-timestamp"].map(String::from));
-            arguments
-                .extend(["-nostdinc", "-nostdinc++", "-w", "-x", "c++-header"].map(String::from));
+            arguments.extend(["-Xclang", "-fno-pch-timestamp", "-w", "-x"].map(String::from));
+            arguments.push(language.into());
+            let header = self.include.join("softmetal/msl.h");
             arguments.push(header.display().to_string());
             arguments.push("-o".into());
             arguments.push(temporary.display().to_string());

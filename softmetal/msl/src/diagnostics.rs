@@ -43,7 +43,7 @@ fn with_context(text: &str, severity: &str) -> Vec<Message> {
     found
 }
 
-fn is_header(file: &str) -> bool {
+pub(crate) fn is_header(file: &str) -> bool {
     file.contains("/softmetal/") || file == "softmetal_entry"
 }
 
@@ -80,7 +80,7 @@ fn strict_meaning(warning: &str) -> Option<&'static str> {
 }
 
 /// `file:line:column: error: text`
-fn message(line: &str, severity: &str) -> Option<Message> {
+pub(crate) fn message(line: &str, severity: &str) -> Option<Message> {
     let at = line.find(severity)?;
     let mut parts = line[..at].trim_end().trim_end_matches(':').rsplitn(3, ':');
     let column = parts.next()?.parse().ok()?;

@@ -29,6 +29,13 @@ impl Edits {
         }
     }
 
+    /// Puts a text in the place of tokens and of what was put between them.
+    pub(crate) fn rewrite(&mut self, range: Range<usize>, text: String) {
+        self.before.retain(|at, _| !range.contains(at));
+        self.remove(range.clone());
+        self.replace(range.start, text);
+    }
+
     /// Puts a text in front of a token, behind those put there before.
     pub(crate) fn insert(&mut self, at: usize, text: &str) {
         let before = self.before.entry(at).or_default();

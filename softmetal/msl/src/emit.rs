@@ -4,7 +4,8 @@ use crate::edits::{Columns, Writer};
 use crate::entries::Entry;
 use crate::kernel::{Argument, Kernel};
 use crate::options::Constant;
-use crate::program::Program;
+use crate::program::{Program, Typed};
+use std::collections::HashMap;
 use std::fmt::Write;
 
 const SUPPORT: &str = include_str!("entry.h");
@@ -87,6 +88,39 @@ pub(crate) fn emit(program: &Program, selection: Selection<'_>) -> Output {
             writer.token(source, &program.edits, i);
             i += 1;
         }
+    }
+    writer.plain("\n");
+    Output {
+        text: writer.text,
+        columns: writer.columns,
+    }
+}
+
+/// The whole source with its address spaces, every instance named once.
+pub(crate) fn emit_typed(program: &Program, typed: &Typed) -> Output {
+    let source = &program.source;
+    let mut writer = Writer::default();
+    let mut constants = program.constants.texts(source, None);
+    let mut ends: HashMap<usize, usize> = HashMap::new();
+    for (n, entry) in program.entries.iter().enumerate() {
+        ends.insert(entry.item.end - 1, n);
+    }
+    let mut i = 0;
+    while i < source.len() {
+        if let Some((end, text)) = constants.remove(&i) {
+            writer.at_line(source, i, &text);
+            i = end;
+            continue;
+        }
+        writer.token(source, &typed.edits, i);
+        if let Some(n) = ends.get(&i) {
+            let text = format!(
+                "static void softmetal_check_{n}() {{ (void)({}); }}",
+                typed.targets[*n]
+            );
+            writer.at_line(source, i, &text);
+        }
+        i += 1;
     }
     writer.plain("\n");
     Output {

@@ -213,6 +213,43 @@ impl Kernel {
     }
 }
 
+/// The words of a type without qualifiers. The name of another type stands for that type.
+fn type_words(source: &Source, range: impl Iterator<Item = usize>) -> String {
+    let qualifiers = ["const", "metal", "::", "thread"];
+    let plain = |i: &usize| !source.is_any(*i, &qualifiers);
+    let mut words: Vec<usize> = range.filter(plain).collect();
+    // As deep as anyone nests them; names in different scopes may stand for each other.
+    for _ in 0..4 {
+        let meaning = match words.as_slice() {
+            [name] if !source.is_any(*name, &["uint", "uint2", "uint3", "ushort"]) => {
+                alias(source, &source[*name].text)
+            }
+            _ => None,
+        };
+        let Some(meaning) = meaning else { break };
+        words = meaning.filter(plain).collect();
+    }
+    let words: Vec<_> = words.iter().map(|i| source[*i].text.as_str()).collect();
+    words.join(" ")
+}
+
+/// The type in `using name = …;` or `typedef … name;`.
+fn alias(source: &Source, name: &str) -> Option<Range<usize>> {
+    (0..source.len())
+        .filter(|i| source.is(*i, name))
+        .find_map(|i| {
+            if source.is(i.wrapping_sub(1), "using") && source.is(i + 1, "=") {
+                let end = (i..source.len()).find(|end| source.is(*end, ";"))?;
+                return Some(i + 2..end);
+            }
+            let start = (0..i)
+                .rev()
+                .find(|at| source.is_any(*at, &["typedef", ";", "}"]))?;
+            let typedef = source.is(i + 1, ";") && source.is(start, "typedef");
+            typedef.then_some(start + 1..i)
+        })
+}
+
 fn name_in_body(source: &Source, item: &Item, function: &Function) -> Option<String> {
     let name = &source[function.name].text;
     let Some(head) = item.heads.first() else {
@@ -280,13 +317,8 @@ impl Parameter {
                     source.error(part.start, format!("'{}' is passed by value", builtin.name))
                 );
             }
-            let words: Vec<_> = declared
-                .filter(|i| {
-                    Some(*i) != name && !source.is_any(*i, &["const", "metal", "::", "thread"])
-                })
-                .map(|i| source[i].text.as_str())
-                .collect();
-            let input = Input::new(builtin, &words.join(" "), attribute.at)
+            let words = declared.filter(|i| Some(*i) != name);
+            let input = Input::new(builtin, &type_words(source, words), attribute.at)
                 .map_err(|text| source.error(attribute.at, text))?;
             return Ok(Self {
                 at: part.start,

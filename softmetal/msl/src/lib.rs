@@ -26,6 +26,7 @@ mod options;
 mod program;
 mod rewrite;
 mod source;
+mod spaces;
 mod strict;
 mod token;
 

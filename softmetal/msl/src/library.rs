@@ -1,7 +1,7 @@
 //! A compiled source, and the functions made from it.
 
 use crate::compiler::Compiler;
-use crate::emit::{emit, Selection};
+use crate::emit::{emit, emit_typed, Selection};
 use crate::error::CompileError;
 use crate::load::Object;
 use crate::options::{Constant, Options};
@@ -33,6 +33,9 @@ impl Library {
         let preprocessed = compiler.preprocess(source)?;
         let program = Program::new(&preprocessed, options)?;
         compiler.check(&program, &emit(&program, Selection::Everything))?;
+        if let Some(typed) = &program.typed {
+            compiler.check_spaces(&program.source, &emit_typed(&program, typed))?;
+        }
         let names = program.entries.iter().map(|entry| entry.name.clone());
         Ok(Self {
             names: names.collect(),

@@ -17,6 +17,16 @@ pub(crate) struct Program {
     pub(crate) kernels: Vec<Kernel>,
     pub(crate) entries: Vec<Entry>,
     pub(crate) constants: constants::Constants,
+    /// For the check of types, if it is wanted.
+    pub(crate) typed: Option<Typed>,
+}
+
+/// The source with its address spaces, for the compiler to look at.
+#[derive(Debug)]
+pub(crate) struct Typed {
+    pub(crate) edits: Edits,
+    /// What names the function of each entry.
+    pub(crate) targets: Vec<String>,
 }
 
 impl Program {
@@ -48,23 +58,27 @@ impl Program {
         );
         rewrite::collisions(&source, &items, &mut edits, &mut problems);
         let entries = entries::find(&source, &items, &kernels, &edits, &mut problems);
-        for entry in &entries {
-            if kernels[entry.kernel].item != entry.item {
-                edits.remove(entry.item.clone());
-            }
-        }
+        remove_instances(&kernels, &entries, &mut edits);
         constants.mark(&source, &mut edits);
         if !problems.is_empty() {
             problems.sort_by_key(|problem| (problem.file.clone(), problem.line, problem.column));
             problems.dedup();
             return Err(CompileError::source(problems));
         }
+        let typed = options.strict.then(|| {
+            let mut edits = rewrite::typed(&source, &items, &kernels, &constants);
+            let found = entries::find(&source, &items, &kernels, &edits, &mut Vec::new());
+            remove_instances(&kernels, &found, &mut edits);
+            let targets = found.into_iter().map(|entry| entry.target).collect();
+            Typed { edits, targets }
+        });
         Ok(Self {
             source,
             edits,
             kernels,
             entries,
             constants,
+            typed,
         })
     }
 
@@ -89,6 +103,15 @@ impl Program {
 
 fn single(message: Message) -> CompileError {
     CompileError::source(vec![message])
+}
+
+/// Instantiations are not C++: entries stand for them.
+fn remove_instances(kernels: &[Kernel], entries: &[Entry], edits: &mut Edits) {
+    for entry in entries {
+        if kernels[entry.kernel].item != entry.item {
+            edits.remove(entry.item.clone());
+        }
+    }
 }
 
 fn find_kernels(

@@ -1,5 +1,6 @@
 // The C++ side of softmetal-abi (abi/src/lib.rs): what a kernel and the runtime that executes it say to each other.
 #pragma once
+#include "spaces.h"
 
 namespace softmetal {
 
@@ -10,7 +11,7 @@ typedef __UINT8_TYPE__ u8;
 constexpr u32 simd_width = 32;
 
 struct Site {
-    const char* file;
+    SM_TEXT file;
     u32 line;
     u32 column;
 };
@@ -59,21 +60,23 @@ constexpr u32 array_bounds = 1, undefined = 2;
 }
 
 struct Runtime {
-    void (*load)(usize address, usize size, usize pc);
-    void (*store)(usize address, usize size, usize pc);
-    void (*atomic)(usize address, usize size, u32 kind, usize pc);
-    void* (*threadgroup_variable)(u32 slot, usize size, usize align, const char* name);
-    void (*barrier)(u32 scope, u32 flags, const Site* site);
-    void (*fence)(u32 flags, const Site* site);
-    const Gathered* (*gather)(const void* value, u32 size, u32 width, u32 kind, u32 argument, const Site* site);
-    void (*inactive_lane)(u32 lane, const Site* site);
-    void (*fault)(u32 kind, usize pc);
+    SM_ENTRY(void, load)(usize address, usize size, usize pc);
+    SM_ENTRY(void, store)(usize address, usize size, usize pc);
+    SM_ENTRY(void, atomic)(usize address, usize size, u32 kind, usize pc);
+    SM_ENTRY(void*, threadgroup_variable)(u32 slot, usize size, usize align, const char* name);
+    SM_ENTRY(void, barrier)(u32 scope, u32 flags, const Site* site);
+    SM_ENTRY(void, fence)(u32 flags, const Site* site);
+    SM_ENTRY(const Gathered*, gather)(const void* value, u32 size, u32 width, u32 kind, u32 argument, const Site* site);
+    SM_ENTRY(void, inactive_lane)(u32 lane, const Site* site);
+    SM_ENTRY(void, fault)(u32 kind, usize pc);
 };
 
 static_assert(sizeof(void*) == 8, "kernels are compiled for 64-bit hosts");
 static_assert(sizeof(Site) == 16 && __builtin_offsetof(Site, column) == 12);
 static_assert(sizeof(Builtins) == 27 * 4 && __builtin_offsetof(Builtins, thread_index_in_threadgroup) == 84);
 static_assert(sizeof(Gathered) == 64 + 32 * 64 && alignof(Gathered) == 64 && __builtin_offsetof(Gathered, values) == 64);
+#if !SOFTMETAL_SPACES
 static_assert(sizeof(Runtime) == 9 * sizeof(void*) && __builtin_offsetof(Runtime, fault) == 8 * sizeof(void*));
+#endif
 
 } // namespace softmetal

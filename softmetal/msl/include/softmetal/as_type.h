@@ -13,7 +13,7 @@ inline constexpr bool is_plain = metal::is_trivially_copyable<T>::value || is_ve
 namespace metal {
 
 template <typename To, typename From>
-SM_INLINE constexpr To as_type(const From& from) {
+SM_INLINE constexpr To as_type(SM_IN(From) from) {
     static_assert(sizeof(To) == sizeof(From), "as_type: the types differ in size");
     static_assert(softmetal::is_plain<To> && softmetal::is_plain<From>, "as_type: not a plain type");
     if constexpr (is_trivially_copyable<To>::value && is_trivially_copyable<From>::value) {

@@ -21,23 +21,23 @@ typedef atomic<ulong> atomic_ulong;
 namespace softmetal {
 
 template <typename T>
-SM_INLINE T* announce(const volatile T* object, u32 kind, usize pc) {
+SM_INLINE SM_ANY T* announce(const volatile SM_ANY T* object, u32 kind, usize pc) {
     runtime->atomic((usize)object, sizeof(T), kind, pc);
-    return const_cast<T*>(object);
+    return const_cast<SM_ANY T*>(object);
 }
 
 template <typename T>
-SM_QUIET T atomic_load(const volatile T* object) {
+SM_QUIET T atomic_load(const volatile SM_ANY T* object) {
     T value;
     __atomic_load(announce(object, atomic_kind::load, SM_CALLER), &value, __ATOMIC_RELAXED);
     return value;
 }
 template <typename T>
-SM_QUIET void atomic_store(volatile T* object, T desired) {
+SM_QUIET void atomic_store(volatile SM_ANY T* object, T desired) {
     __atomic_store(announce(object, atomic_kind::store, SM_CALLER), &desired, __ATOMIC_RELAXED);
 }
 template <typename T>
-SM_QUIET T atomic_exchange(volatile T* object, T desired) {
+SM_QUIET T atomic_exchange(volatile SM_ANY T* object, T desired) {
     T old;
     __atomic_exchange(announce(object, atomic_kind::rmw, SM_CALLER), &desired, &old, __ATOMIC_RELAXED);
     return old;
@@ -45,16 +45,16 @@ SM_QUIET T atomic_exchange(volatile T* object, T desired) {
 
 // What was there; `desired` is stored if it was `expected`, bit for bit.
 template <typename T>
-SM_QUIET T atomic_compare_exchange(volatile T* object, T expected, T desired) {
-    T* place = announce(object, atomic_kind::rmw, SM_CALLER);
+SM_QUIET T atomic_compare_exchange(volatile SM_ANY T* object, T expected, T desired) {
+    SM_ANY T* place = announce(object, atomic_kind::rmw, SM_CALLER);
     __atomic_compare_exchange(place, &expected, &desired, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
     return expected;
 }
 
 // A loop of compare and exchange, for all operations alike.
 template <typename Operator, typename T>
-SM_QUIET T atomic_modify(volatile T* object, T operand) {
-    T* place = announce(object, atomic_kind::rmw, SM_CALLER);
+SM_QUIET T atomic_modify(volatile SM_ANY T* object, T operand) {
+    SM_ANY T* place = announce(object, atomic_kind::rmw, SM_CALLER);
     T old, next;
     __atomic_load(place, &old, __ATOMIC_RELAXED);
     do
@@ -118,7 +118,7 @@ SM_INLINE T atomic_exchange_explicit(volatile atomic<T>* object, softmetal::plai
     return softmetal::atomic_exchange(&object->__s, desired);
 }
 SM_READABLE
-SM_INLINE bool atomic_compare_exchange_weak_explicit(volatile atomic<T>* object, T* expected, softmetal::plain_t<T> desired,
+SM_INLINE bool atomic_compare_exchange_weak_explicit(volatile atomic<T>* object, SM_ANY T* expected, softmetal::plain_t<T> desired,
     memory_order order, memory_order failure) SM_RELAXED
     __attribute__((diagnose_if(failure != memory_order_relaxed, "atomic operations take memory_order_relaxed only", "error"))) {
     T wanted = *expected;

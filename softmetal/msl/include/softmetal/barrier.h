@@ -22,11 +22,11 @@ enum thread_scope { thread_scope_thread, thread_scope_simdgroup, thread_scope_th
 
 namespace softmetal {
 
-SM_RENDEZVOUS inline void barrier(u32 scope, u32 flags, const char* file, u32 line, u32 column) {
+SM_RENDEZVOUS inline void barrier(u32 scope, u32 flags, SM_TEXT file, u32 line, u32 column) {
     Site site = {file, line, column};
     runtime->barrier(scope, flags, &site);
 }
-SM_RENDEZVOUS inline void fence(u32 flags, const char* file, u32 line, u32 column) {
+SM_RENDEZVOUS inline void fence(u32 flags, SM_TEXT file, u32 line, u32 column) {
     Site site = {file, line, column};
     runtime->fence(flags, &site);
 }

@@ -72,11 +72,11 @@ SM_RENDEZVOUS T reduce(T value, Here here) {
     u32 mask = lanes.mask;
     for (u32 i = 0; i < width; i++)
         part[i] = lanes[i];
-    for (u32 half = width / 2; half > 0; half /= 2) {
-        for (u32 i = 0; i < half; i++) {
-            if (!(mask >> (i + half) & 1))
+    for (u32 middle = width / 2; middle > 0; middle /= 2) {
+        for (u32 i = 0; i < middle; i++) {
+            if (!(mask >> (i + middle) & 1))
                 continue;
-            part[i] = mask >> i & 1 ? Operator::apply(part[i], part[i + half]) : part[i + half];
+            part[i] = mask >> i & 1 ? Operator::apply(part[i], part[i + middle]) : part[i + middle];
             mask |= 1u << i;
         }
     }

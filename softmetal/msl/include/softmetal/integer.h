@@ -160,20 +160,20 @@ namespace metal {
 #define SM_INTEGER_1(name) \
     SM_FOR_INTEGERS(SM_SCALAR_1, name) \
     template <typename V, SM_INTEGER_VECTOR> \
-    SM_INLINE constexpr V name(const V& v) { \
+    SM_INLINE constexpr V name(SM_IN(V) v) { \
         return softmetal::map([](T x) __attribute__((always_inline, nodebug)) { return T(softmetal::whole::name<T>(x)); }, v); \
     }
 #define SM_INTEGER_2(name) \
     SM_FOR_INTEGERS(SM_SCALAR_2, name) \
     template <typename A, typename B, typename V = softmetal::meet_t<A, B>, SM_INTEGER_VECTOR> \
-    SM_INLINE constexpr V name(const A& a, const B& b) { \
+    SM_INLINE constexpr V name(SM_IN(A) a, SM_IN(B) b) { \
         return softmetal::map([](T x, T y) __attribute__((always_inline, nodebug)) { return T(softmetal::whole::name<T>(x, y)); }, \
             softmetal::widen<V>(a), softmetal::widen<V>(b)); \
     }
 #define SM_INTEGER_3(name) \
     SM_FOR_INTEGERS(SM_SCALAR_3, name) \
     template <typename A, typename B, typename C, typename V = softmetal::meet_t<A, B, C>, SM_INTEGER_VECTOR> \
-    SM_INLINE constexpr V name(const A& a, const B& b, const C& c) { \
+    SM_INLINE constexpr V name(SM_IN(A) a, SM_IN(B) b, SM_IN(C) c) { \
         return softmetal::map([](T x, T y, T z) __attribute__((always_inline, nodebug)) { return T(softmetal::whole::name<T>(x, y, z)); }, \
             softmetal::widen<V>(a), softmetal::widen<V>(b), softmetal::widen<V>(c)); \
     }

@@ -79,14 +79,14 @@ namespace metal {
     SM_INLINE float name(float x, float y) { return softmetal::single::impl(x, y); } \
     template <typename A, typename B, typename V = softmetal::meet_t<A, B>, \
         softmetal::require<is_same_v<typename softmetal::VecOf<V>::element, float>> = 0> \
-    SM_INLINE V name(const A& a, const B& b) { \
+    SM_INLINE V name(SM_IN(A) a, SM_IN(B) b) { \
         return softmetal::map(SM_EACH_2(name), softmetal::widen<V>(a), softmetal::widen<V>(b)); \
     }
 #define SM_FLOAT_3(name, impl) \
     SM_INLINE float name(float x, float y, float z) { return softmetal::single::impl(x, y, z); } \
     template <typename A, typename B, typename C, typename V = softmetal::meet_t<A, B, C>, \
         softmetal::require<is_same_v<typename softmetal::VecOf<V>::element, float>> = 0> \
-    SM_INLINE V name(const A& a, const B& b, const C& c) { \
+    SM_INLINE V name(SM_IN(A) a, SM_IN(B) b, SM_IN(C) c) { \
         return softmetal::map( \
             SM_EACH_3(name), softmetal::widen<V>(a), softmetal::widen<V>(b), softmetal::widen<V>(c)); \
     }
@@ -106,7 +106,7 @@ namespace metal {
     SM_INLINE float name(T x, T y) { return name(float(x), float(y)); } \
     template <typename A, typename B, typename V = softmetal::meet_t<A, B>, \
         softmetal::require<is_same_v<typename softmetal::VecOf<V>::element, half>> = 0, typename = void> \
-    SM_INLINE V name(const A& a, const B& b) { \
+    SM_INLINE V name(SM_IN(A) a, SM_IN(B) b) { \
         return softmetal::map(SM_EACH_2(name), softmetal::widen<V>(a), softmetal::widen<V>(b)); \
     }
 #define SM_HALF_3(name, impl) \
@@ -117,7 +117,7 @@ namespace metal {
     SM_INLINE float name(T x, T y, T z) { return name(float(x), float(y), float(z)); } \
     template <typename A, typename B, typename C, typename V = softmetal::meet_t<A, B, C>, \
         softmetal::require<is_same_v<typename softmetal::VecOf<V>::element, half>> = 0, typename = void> \
-    SM_INLINE V name(const A& a, const B& b, const C& c) { \
+    SM_INLINE V name(SM_IN(A) a, SM_IN(B) b, SM_IN(C) c) { \
         return softmetal::map( \
             SM_EACH_3(name), softmetal::widen<V>(a), softmetal::widen<V>(b), softmetal::widen<V>(c)); \
     }
@@ -138,7 +138,7 @@ namespace metal {
 
 #define SM_MATH_FLOAT \
     SM_FOR_MATH(SM_MATH_FLOAT_1, SM_MATH_FLOAT_2, SM_MATH_FLOAT_3) \
-    SM_INLINE float sincos(float x, float& c) { \
+    SM_INLINE float sincos(float x, SM_THREAD float& c) { \
         c = cos(x); \
         return sin(x); \
     } \
@@ -148,7 +148,7 @@ namespace metal {
             x[i] = sincos(x[i], c[i]); \
         return x; \
     } \
-    SM_INLINE float modf(float x, float& whole) { \
+    SM_INLINE float modf(float x, SM_THREAD float& whole) { \
         whole = trunc(x); \
         return __builtin_isinf(x) ? __builtin_copysignf(0.0f, x) : __builtin_copysignf(x - whole, x); \
     } \
@@ -158,7 +158,7 @@ namespace metal {
             x[i] = modf(x[i], whole[i]); \
         return x; \
     } \
-    SM_INLINE float frexp(float x, int& exponent) { \
+    SM_INLINE float frexp(float x, SM_THREAD int& exponent) { \
         exponent = 0; \
         return __builtin_frexpf(x, &exponent); \
     } \
@@ -193,7 +193,7 @@ SM_FLOAT_1(tanh, fast_tanh)
 SM_FOR_MATH(SM_MATH_HALF_1, SM_MATH_HALF_2, SM_MATH_HALF_3)
 SM_HALF_1(tanh, tanh)
 
-SM_INLINE half sincos(half x, half& c) {
+SM_INLINE half sincos(half x, SM_THREAD half& c) {
     c = cos(x);
     return sin(x);
 }
@@ -202,7 +202,7 @@ SM_INLINE vec<half, N> sincos(vec<half, N> x, vec<half, N>& c) {
     c = cos(x);
     return sin(x);
 }
-SM_INLINE half modf(half x, half& whole) {
+SM_INLINE half modf(half x, SM_THREAD half& whole) {
     float w;
     half r = half(modf(float(x), w));
     whole = half(w);
@@ -214,7 +214,7 @@ SM_INLINE vec<half, N> modf(vec<half, N> x, vec<half, N>& whole) {
         x[i] = modf(x[i], whole[i]);
     return x;
 }
-SM_INLINE half frexp(half x, int& exponent) { return half(frexp(float(x), exponent)); }
+SM_INLINE half frexp(half x, SM_THREAD int& exponent) { return half(frexp(float(x), exponent)); }
 SM_INLINE half ldexp(half x, int exponent) { return half(ldexp(float(x), exponent)); }
 SM_INLINE int ilogb(half x) { return ilogb(float(x)); }
 

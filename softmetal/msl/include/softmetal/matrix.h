@@ -19,9 +19,9 @@ struct matrix {
                 columns[c][r] = c == r ? s : T(0);
     }
     template <typename... A, softmetal::require<sizeof...(A) == C && (is_same_v<A, column> && ...)> = 0>
-    SM_INLINE constexpr matrix(const A&... a) : columns{a...} {}
+    SM_INLINE constexpr matrix(SM_IN(A)... a) : columns{a...} {}
     template <typename... A, softmetal::require<sizeof...(A) == C * R && (is_arithmetic_v<A> && ...)> = 0>
-    SM_INLINE constexpr matrix(const A&... a) : columns() {
+    SM_INLINE constexpr matrix(SM_IN(A)... a) : columns() {
         T all[] = {softmetal::cast<T>(a)...};
         for (int c = 0; c < C; c++)
             for (int r = 0; r < R; r++)

@@ -78,7 +78,7 @@ SM_INLINE constexpr T select(T a, T b, bool c) {
     return c ? b : a;
 }
 template <typename A, typename B, typename V = softmetal::meet_t<A, B>>
-SM_INLINE constexpr V select(const A& a, const B& b, softmetal::bools_t<V> c) {
+SM_INLINE constexpr V select(SM_IN(A) a, SM_IN(B) b, softmetal::bools_t<V> c) {
     V r = softmetal::widen<V>(a), y = softmetal::widen<V>(b);
     for (int i = 0; i < softmetal::VecOf<V>::size; i++)
         r[i] = c[i] ? y[i] : r[i];

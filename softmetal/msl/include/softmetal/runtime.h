@@ -18,22 +18,24 @@ static const Runtime* runtime;
 
 // Where a function with a defaulted argument of this type was called.
 struct Here {
-    const char* file;
+    SM_TEXT file;
     u32 line;
     u32 column;
 
     SM_INLINE constexpr Here(
-        const char* file = __builtin_FILE(), u32 line = __builtin_LINE(), u32 column = __builtin_COLUMN())
+        SM_TEXT file = __builtin_FILE(), u32 line = __builtin_LINE(), u32 column = __builtin_COLUMN())
         : file(file), line(line), column(column) {}
 
     SM_INLINE constexpr Site site() const { return {file, line, column}; }
 };
 
+#if !SOFTMETAL_SPACES
 // The variable of the calling thread's threadgroup in this slot.
 template <typename T>
 SM_QUIET T& threadgroup_variable(u32 slot, const char* name) {
     return *static_cast<T*>(runtime->threadgroup_variable(slot, sizeof(T), alignof(T), name));
 }
+#endif
 
 // The compiler reports with a size of its own choice what it may read in any alignment. The runtime takes an
 // odd address of a power-of-two size for a misaligned access, so such a range goes in pieces.

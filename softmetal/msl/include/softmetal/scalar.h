@@ -18,7 +18,9 @@ typedef ulong size_t;
 typedef long ptrdiff_t;
 typedef ulong uintptr_t;
 typedef long intptr_t;
+#ifndef half
 typedef _Float16 half;
+#endif
 typedef __bf16 bfloat;
 
 static_assert(char(-1) < 0, "char is signed in Metal: compile with -fsigned-char");
@@ -66,7 +68,7 @@ inline constexpr bool between_16_bit_floats =
 
 // `static_cast<To>(from)`, also between half and bfloat, which clang refuses.
 template <typename To, typename From>
-SM_INLINE constexpr To cast(From&& from) {
+SM_INLINE constexpr To cast(SM_FORWARD(From) from) {
     if constexpr (between_16_bit_floats<bare_t<To>, bare_t<From>>)
         return static_cast<To>(static_cast<float>(from));
     else

@@ -57,8 +57,8 @@ struct simdgroup_matrix {
         elements = storage_type(row == column ? diagonal : T(0), row == column + 1 ? diagonal : T(0));
     }
 
-    SM_INLINE storage_type& thread_elements() { return elements; }
-    SM_INLINE const storage_type& thread_elements() const { return elements; }
+    SM_INLINE SM_THREAD storage_type& thread_elements() SM_THREAD { return elements; }
+    SM_INLINE const SM_THREAD storage_type& thread_elements() const SM_THREAD { return elements; }
 
 private:
     storage_type elements;
@@ -81,7 +81,7 @@ SM_INLINE simdgroup_matrix<T, Cols, Rows> make_filled_simdgroup_matrix(T value) 
                       : (matrix_origin.y + row) * elements_per_row + matrix_origin.x + column + next)
 
 template <typename T, typename P, softmetal::require<is_same_v<remove_cv_t<P>, T>> = 0>
-SM_INLINE void simdgroup_load(simdgroup_matrix<T, 8, 8>& d, P* src, ulong elements_per_row = 8, ulong2 matrix_origin = 0,
+SM_INLINE void simdgroup_load(SM_THREAD simdgroup_matrix<T, 8, 8>& d, SM_ANY P* src, ulong elements_per_row = 8, ulong2 matrix_origin = 0,
     bool transpose_matrix = false, softmetal::Here here = {}) {
     uint lane = softmetal::matrix_rendezvous(here);
     ulong row = softmetal::matrix_row(lane), column = softmetal::matrix_column(lane);
@@ -89,7 +89,7 @@ SM_INLINE void simdgroup_load(simdgroup_matrix<T, 8, 8>& d, P* src, ulong elemen
 }
 
 template <typename T, typename P, softmetal::require<is_same_v<P, T>> = 0>
-SM_INLINE void simdgroup_store(const simdgroup_matrix<T, 8, 8>& a, P* dst, ulong elements_per_row = 8, ulong2 matrix_origin = 0,
+SM_INLINE void simdgroup_store(SM_IN(simdgroup_matrix<T, 8, 8>) a, SM_ANY P* dst, ulong elements_per_row = 8, ulong2 matrix_origin = 0,
     bool transpose_matrix = false, softmetal::Here here = {}) {
     uint lane = softmetal::matrix_rendezvous(here);
     ulong row = softmetal::matrix_row(lane), column = softmetal::matrix_column(lane);
@@ -98,8 +98,8 @@ SM_INLINE void simdgroup_store(const simdgroup_matrix<T, 8, 8>& a, P* dst, ulong
 }
 
 template <typename D, typename A, typename B, typename C>
-SM_INLINE void simdgroup_multiply_accumulate(simdgroup_matrix<D, 8, 8>& d, const simdgroup_matrix<A, 8, 8>& a,
-    const simdgroup_matrix<B, 8, 8>& b, const simdgroup_matrix<C, 8, 8>& c, softmetal::Here here = {}) {
+SM_INLINE void simdgroup_multiply_accumulate(SM_THREAD simdgroup_matrix<D, 8, 8>& d, SM_IN(simdgroup_matrix<A, 8, 8>) a,
+    SM_IN(simdgroup_matrix<B, 8, 8>) b, SM_IN(simdgroup_matrix<C, 8, 8>) c, softmetal::Here here = {}) {
     vec<A, 2> x = a.thread_elements();
     vec<B, 2> y = b.thread_elements();
     vec<C, 2> z = c.thread_elements();
@@ -109,14 +109,14 @@ SM_INLINE void simdgroup_multiply_accumulate(simdgroup_matrix<D, 8, 8>& d, const
 }
 
 template <typename D, typename A, typename B>
-SM_INLINE void simdgroup_multiply(simdgroup_matrix<D, 8, 8>& d, const simdgroup_matrix<A, 8, 8>& a,
-    const simdgroup_matrix<B, 8, 8>& b, softmetal::Here here = {}) {
+SM_INLINE void simdgroup_multiply(SM_THREAD simdgroup_matrix<D, 8, 8>& d, SM_IN(simdgroup_matrix<A, 8, 8>) a,
+    SM_IN(simdgroup_matrix<B, 8, 8>) b, softmetal::Here here = {}) {
     simdgroup_multiply_accumulate(d, a, b, make_filled_simdgroup_matrix<float, 8>(0.0f), here);
 }
 
 // `operator*` can't take a site by default: the product is made at a place of its own.
 template <typename T>
-SM_INLINE simdgroup_matrix<T, 8, 8> operator*(const simdgroup_matrix<T, 8, 8>& a, const simdgroup_matrix<T, 8, 8>& b) {
+SM_INLINE simdgroup_matrix<T, 8, 8> operator*(SM_IN(simdgroup_matrix<T, 8, 8>) a, SM_IN(simdgroup_matrix<T, 8, 8>) b) {
     simdgroup_matrix<T, 8, 8> d;
     simdgroup_multiply(d, a, b);
     return d;

@@ -161,7 +161,7 @@ SM_INLINE constexpr T component(size_t) {
     return T();
 }
 template <typename T, typename A, typename... Rest>
-SM_INLINE constexpr T component(size_t i, const A& first, const Rest&... rest) {
+SM_INLINE constexpr T component(size_t i, SM_IN(A) first, SM_IN(Rest)... rest) {
     if constexpr (is_vec_like<A>) {
         if (i < VecOf<A>::size)
             return vec_of_t<A>(first)[i];
@@ -213,7 +213,7 @@ namespace metal {
     SM_VEC_ASSIGN(&) SM_VEC_ASSIGN(|) SM_VEC_ASSIGN(^) SM_VEC_ASSIGN(<<) SM_VEC_ASSIGN(>>)
 #define SM_VEC_ASSIGN(op) \
     template <typename B> \
-    SM_INLINE constexpr auto operator op##=(const B& b)->decltype(*this = *this op b) { return *this = *this op b; }
+    SM_INLINE constexpr auto operator op##=(SM_IN(B) b)->decltype(*this = *this op b) { return *this = *this op b; }
 
 template <typename T>
 struct alignas(2 * sizeof(T)) __attribute__((trivial_abi)) vec<T, 2> {
@@ -225,7 +225,7 @@ struct alignas(2 * sizeof(T)) __attribute__((trivial_abi)) vec<T, 2> {
     SM_INLINE constexpr vec(const vec& v) : x(softmetal::loaded<0>(v)), y(softmetal::loaded<1>(v)) {}
     SM_INLINE constexpr vec(T s) : x(s), y(s) {}
     template <typename A, typename B, softmetal::require<softmetal::fills<T, 2, A, B>> = 0>
-    SM_INLINE constexpr vec(const A& a, const B& b) : x(softmetal::cast<T>(a)), y(softmetal::cast<T>(b)) {}
+    SM_INLINE constexpr vec(SM_IN(A) a, SM_IN(B) b) : x(softmetal::cast<T>(a)), y(softmetal::cast<T>(b)) {}
     template <typename U, softmetal::require<!softmetal::Same<T, U>::value> = 0>
     SM_INLINE explicit constexpr vec(const vec<U, 2>& v) : x(softmetal::cast<T>(softmetal::loaded<0>(v))), y(softmetal::cast<T>(softmetal::loaded<1>(v))) {}
     SM_VEC_MEMBERS(2)
@@ -241,7 +241,7 @@ struct alignas(4 * sizeof(T)) __attribute__((trivial_abi)) vec<T, 3> {
     SM_INLINE constexpr vec(const vec& v) : x(softmetal::loaded<0>(v)), y(softmetal::loaded<1>(v)), z(softmetal::loaded<2>(v)) {}
     SM_INLINE constexpr vec(T s) : x(s), y(s), z(s) {}
     template <typename... A, softmetal::require<softmetal::fills<T, 3, A...>> = 0>
-    SM_INLINE constexpr vec(const A&... a)
+    SM_INLINE constexpr vec(SM_IN(A)... a)
         : x(softmetal::component<T>(0, a...)), y(softmetal::component<T>(1, a...)), z(softmetal::component<T>(2, a...)) {}
     template <typename U, softmetal::require<!softmetal::Same<T, U>::value> = 0>
     SM_INLINE explicit constexpr vec(const vec<U, 3>& v)
@@ -259,7 +259,7 @@ struct alignas(4 * sizeof(T)) __attribute__((trivial_abi)) vec<T, 4> {
     SM_INLINE constexpr vec(const vec& v) : x(softmetal::loaded<0>(v)), y(softmetal::loaded<1>(v)), z(softmetal::loaded<2>(v)), w(softmetal::loaded<3>(v)) {}
     SM_INLINE constexpr vec(T s) : x(s), y(s), z(s), w(s) {}
     template <typename... A, softmetal::require<softmetal::fills<T, 4, A...>> = 0>
-    SM_INLINE constexpr vec(const A&... a)
+    SM_INLINE constexpr vec(SM_IN(A)... a)
         : x(softmetal::component<T>(0, a...)), y(softmetal::component<T>(1, a...)),
           z(softmetal::component<T>(2, a...)), w(softmetal::component<T>(3, a...)) {}
     template <typename U, softmetal::require<!softmetal::Same<T, U>::value> = 0>

@@ -11,13 +11,13 @@ SM_INLINE constexpr V map(F f, V v) {
     return v;
 }
 template <typename F, typename V>
-SM_INLINE constexpr V map(F f, V a, const V& b) {
+SM_INLINE constexpr V map(F f, V a, SM_IN(V) b) {
     for (int i = 0; i < VecOf<V>::size; i++)
         a[i] = f(a[i], b[i]);
     return a;
 }
 template <typename F, typename V>
-SM_INLINE constexpr V map(F f, V a, const V& b, const V& c) {
+SM_INLINE constexpr V map(F f, V a, SM_IN(V) b, SM_IN(V) c) {
     for (int i = 0; i < VecOf<V>::size; i++)
         a[i] = f(a[i], b[i], c[i]);
     return a;
@@ -28,7 +28,7 @@ using bools_t = vec<bool, VecOf<V>::size>;
 
 // A scalar meets the vector's element type first: half4 * float is a product of halves.
 template <typename V, typename A>
-SM_INLINE constexpr V widen(const A& a) {
+SM_INLINE constexpr V widen(SM_IN(A) a) {
     if constexpr (is_vec_like<A>)
         return a;
     else
@@ -52,7 +52,7 @@ struct SwizzleRef {
     SM_INLINE constexpr const SwizzleRef& operator=(const SwizzleRef& v) const { return *this = v.value(); }
 #define SM_SWIZZLE_ASSIGN(op) \
     template <typename B> \
-    SM_INLINE constexpr const SwizzleRef& operator op##=(const B& b) const { return *this = value() op b; }
+    SM_INLINE constexpr const SwizzleRef& operator op##=(SM_IN(B) b) const { return *this = value() op b; }
     SM_SWIZZLE_ASSIGN(+) SM_SWIZZLE_ASSIGN(-) SM_SWIZZLE_ASSIGN(*) SM_SWIZZLE_ASSIGN(/) SM_SWIZZLE_ASSIGN(%)
     SM_SWIZZLE_ASSIGN(&) SM_SWIZZLE_ASSIGN(|) SM_SWIZZLE_ASSIGN(^) SM_SWIZZLE_ASSIGN(<<) SM_SWIZZLE_ASSIGN(>>)
 };
@@ -64,7 +64,7 @@ namespace metal {
 #define SM_VEC_BINARY(op, condition) \
     template <typename A, typename B, typename V = softmetal::meet_t<A, B>, typename T = typename softmetal::VecOf<V>::element, \
         softmetal::require<condition> = 0> \
-    SM_INLINE constexpr V operator op(const A& a, const B& b) { \
+    SM_INLINE constexpr V operator op(SM_IN(A) a, SM_IN(B) b) { \
         return softmetal::map([](T x, T y) __attribute__((always_inline, nodebug)) { return T(x op y); }, \
             softmetal::widen<V>(a), softmetal::widen<V>(b)); \
     }
@@ -81,7 +81,7 @@ SM_VEC_BINARY(>>, is_integral<T>::value)
 
 #define SM_VEC_COMPARE(op) \
     template <typename A, typename B, typename V = softmetal::meet_t<A, B>> \
-    SM_INLINE constexpr softmetal::bools_t<V> operator op(const A& a, const B& b) { \
+    SM_INLINE constexpr softmetal::bools_t<V> operator op(SM_IN(A) a, SM_IN(B) b) { \
         V x = softmetal::widen<V>(a), y = softmetal::widen<V>(b); \
         softmetal::bools_t<V> r(false); \
         for (int i = 0; i < softmetal::VecOf<V>::size; i++) \
@@ -100,7 +100,7 @@ SM_VEC_COMPARE(||)
 #define SM_VEC_UNARY(op, condition) \
     template <typename A, typename V = softmetal::vec_of_t<A>, typename T = typename softmetal::VecOf<A>::element, \
         softmetal::require<condition> = 0> \
-    SM_INLINE constexpr V operator op(const A& a) { \
+    SM_INLINE constexpr V operator op(SM_IN(A) a) { \
         return softmetal::map([](T x) __attribute__((always_inline, nodebug)) { return T(op x); }, V(a)); \
     }
 SM_VEC_UNARY(+, true)
@@ -108,7 +108,7 @@ SM_VEC_UNARY(-, true)
 SM_VEC_UNARY(~, is_integral<T>::value)
 
 template <typename A, typename V = softmetal::vec_of_t<A>, softmetal::require<softmetal::is_vec_like<A>> = 0>
-SM_INLINE constexpr softmetal::bools_t<V> operator!(const A& a) {
+SM_INLINE constexpr softmetal::bools_t<V> operator!(SM_IN(A) a) {
     return V(a) == V(0);
 }
 
@@ -124,7 +124,7 @@ SM_INLINE constexpr softmetal::bools_t<V> operator!(const A& a) {
         SM_INLINE constexpr packed_vec(T s) : packed_vec(vec<T, N>(s)) {} \
         SM_INLINE constexpr packed_vec(const vec<T, N>& v) : __VA_ARGS__ {} \
         template <typename... A, softmetal::require<softmetal::fills<T, N, A...>> = 0> \
-        SM_INLINE constexpr packed_vec(const A&... a) : packed_vec(vec<T, N>(a...)) {} \
+        SM_INLINE constexpr packed_vec(SM_IN(A)... a) : packed_vec(vec<T, N>(a...)) {} \
         template <typename U> \
         SM_INLINE explicit constexpr packed_vec(const vec<U, N>& v) : packed_vec(vec<T, N>(v)) {} \
         template <typename U> \

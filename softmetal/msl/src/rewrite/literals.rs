@@ -18,6 +18,29 @@ pub(crate) fn rewrite(source: &Source, edits: &mut Edits, problems: &mut Vec<Mes
     }
 }
 
+/// For the check of types: floats as values that are not known. INFINITY and NAN are calls already.
+pub(crate) fn hide(source: &Source, edits: &mut Edits) {
+    for i in 0..source.len() {
+        let builtin = source.is_any(
+            i,
+            &["__builtin_inff", "__builtin_nanf", "__builtin_huge_valf"],
+        );
+        if builtin && source.is(i + 1, "(") {
+            edits.insert(i, "softmetal::literal(");
+            edits.insert(source.pair(i + 1) + 1, ")");
+        } else if source[i].kind == Kind::Number && is_float(&source[i].text) {
+            edits.replace(i, format!("softmetal::literal({})", edits.text(source, i)));
+        }
+    }
+}
+
+fn is_float(text: &str) -> bool {
+    let cpp = literal(text).ok().flatten();
+    let cpp = cpp.as_deref().unwrap_or(text);
+    let hex = cpp.starts_with("0x") && !cpp.contains('p');
+    !hex && !cpp.starts_with('(') && cpp.ends_with(['f', 'F'])
+}
+
 /// The C++ for an MSL literal, if it differs.
 fn literal(text: &str) -> Result<Option<String>, String> {
     let lower = text.to_ascii_lowercase();
@@ -69,7 +92,7 @@ fn with_point(number: &str, floating: bool) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::literal;
+    use super::{is_float, literal};
 
     #[test]
     fn floats_are_single() {
@@ -89,6 +112,16 @@ mod tests {
         assert_eq!(literal("16h").unwrap().as_deref(), Some("((half)16.0f16)"));
         assert_eq!(literal("1bf").unwrap().as_deref(), Some("((bfloat)1.0f)"));
         assert_eq!(literal("1.5bf").unwrap().as_deref(), Some("((bfloat)1.5f)"));
+    }
+
+    #[test]
+    fn what_is_a_float() {
+        assert!(["1.0", "1.0f", "1e5", ".5F", "0x1.8p3"]
+            .into_iter()
+            .all(is_float));
+        assert!(!["1", "0xff", "0x1F", "1.0h", "1.0bf", "3u"]
+            .into_iter()
+            .any(is_float));
     }
 
     #[test]

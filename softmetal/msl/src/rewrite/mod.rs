@@ -13,6 +13,7 @@ pub(crate) use threadgroup::bodies;
 
 use crate::attribute::attributes;
 use crate::builtin;
+use crate::constants::Constants;
 use crate::declaration::{Item, ItemKind};
 use crate::edits::Edits;
 use crate::error::Message;
@@ -28,6 +29,38 @@ pub(crate) fn tokens(
     problems: &mut Vec<Message>,
 ) {
     spaces::erase(source, edits);
+    in_both(source, items, edits, problems);
+    compile_on_demand(source, items, edits);
+}
+
+/// The changes for the check of types, in which address spaces stay. What is not understood has been said before.
+pub(crate) fn typed(
+    source: &Source,
+    items: &[Item],
+    kernels: &[Kernel],
+    constants: &Constants,
+) -> Edits {
+    let mut edits = Edits::new(source);
+    let said = &mut Vec::new();
+    spaces::keep(source, items, &mut edits);
+    in_both(source, items, &mut edits, said);
+    literals::hide(source, &mut edits);
+    for i in 0..source.len() {
+        let pointer = || source.find(i..source.angle(i + 1).unwrap_or(i), &["*", "&"]);
+        if source.is(i, "static_cast") && source.is(i + 1, "<") && pointer().is_some() {
+            edits.replace(i, "static_cast");
+        }
+    }
+    for kernel in kernels {
+        make_static(source, kernel, &mut edits);
+    }
+    threadgroup::references(source, items, &mut edits);
+    collisions(source, items, &mut edits, said);
+    constants.mark(source, &mut edits);
+    edits
+}
+
+fn in_both(source: &Source, items: &[Item], edits: &mut Edits, problems: &mut Vec<Message>) {
     literals::rewrite(source, edits, problems);
     swizzles::rewrite(source, items, edits, problems);
     strip_attributes(source, edits, problems);
@@ -38,7 +71,6 @@ pub(crate) fn tokens(
             pragma(source, i, edits, problems);
         }
     }
-    compile_on_demand(source, items, edits);
 }
 
 /// Attributes that clang knows as well.
@@ -126,23 +158,27 @@ fn compile_on_demand(source: &Source, items: &[Item], edits: &mut Edits) {
 /// A kernel is called by its entry only, and never inlined into it, as entries are not instrumented.
 pub(crate) fn kernels(source: &Source, kernels: &[Kernel], edits: &mut Edits) {
     for kernel in kernels {
-        let name = (kernel.start..kernel.body.start)
-            .find(|i| source.is(*i, "(") && !inside_attribute(source, kernel.start, *i));
-        for i in kernel.start..name.unwrap_or(kernel.start) {
-            if source.is_any(i, &["kernel", "static", "inline"]) {
-                edits.remove(i..i + 1);
-            }
-        }
-        edits.insert(kernel.start, "static __attribute__((noinline))");
+        make_static(source, kernel, edits);
         if let Some(limit) = &kernel.max_threads {
             let owner = kernel.address_in_body();
             let record = format!(
-                "static const unsigned long softmetal_limit[2] __attribute__((section(\"softmetal_limits\"), used)) = {{({}), {owner}}};",
+                "static unsigned long softmetal_limit[2] __attribute__((section(\"softmetal_limits\"), used)) = {{({}), {owner}}};",
                 source.text(limit.clone())
             );
             edits.insert(kernel.body.start, &record);
         }
     }
+}
+
+fn make_static(source: &Source, kernel: &Kernel, edits: &mut Edits) {
+    let name = (kernel.start..kernel.body.start)
+        .find(|i| source.is(*i, "(") && !inside_attribute(source, kernel.start, *i));
+    for i in kernel.start..name.unwrap_or(kernel.start) {
+        if source.is_any(i, &["kernel", "static", "inline"]) {
+            edits.remove(i..i + 1);
+        }
+    }
+    edits.insert(kernel.start, "static __attribute__((noinline))");
 }
 
 fn inside_attribute(source: &Source, start: usize, at: usize) -> bool {

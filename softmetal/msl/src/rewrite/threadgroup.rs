@@ -46,6 +46,22 @@ pub(crate) fn bodies(
     });
 }
 
+/// For the check of types: the declarations as references into threadgroup memory.
+pub(crate) fn references(source: &Source, items: &[Item], edits: &mut Edits) {
+    let mut slots = 0;
+    visit(items, &mut |body| {
+        for i in body {
+            if !source.is(i, "threadgroup") || !declares(source, i) {
+                continue;
+            }
+            if let Ok(variables) = Variables::read(source, i) {
+                let text = variables.reference(source, edits, &mut slots);
+                edits.rewrite(variables.statement, text);
+            }
+        }
+    });
+}
+
 fn visit(items: &[Item], found: &mut impl FnMut(Range<usize>)) {
     for item in items {
         match &item.kind {
@@ -79,7 +95,8 @@ fn declares(source: &Source, at: usize) -> bool {
         }
         i = source.next_type(i);
     }
-    true
+    // `threadgroup float (*p)[32]`
+    !(source.is(i, "(") && source.is_any(i + 1, &["*", "&"]))
 }
 
 fn statement_start(source: &Source, at: usize) -> usize {
@@ -172,7 +189,24 @@ impl Variables {
             .find_map(|(.., initialiser)| *initialiser)
     }
 
-    /// References into the arena. A record of each variable tells the loader what the kernel `owner` needs.
+    fn reference(&self, source: &Source, edits: &Edits, slots: &mut u32) -> String {
+        let type_text = edits.render(source, self.type_range.clone());
+        let mut text = String::new();
+        for (name, dimensions, _) in &self.declarators {
+            let dimensions = edits.render(source, dimensions.clone());
+            let name = &source[*name].text;
+            let slot = *slots;
+            *slots += 1;
+            text += &format!(
+                "typedef {type_text} sm_t{slot}{dimensions}; \
+                 __local sm_t{slot}& {name} = softmetal::threadgroup_variable<sm_t{slot}>(); "
+            );
+        }
+        text
+    }
+
+    /// References into the arena. A record of each variable tells the loader what the kernel `owner` needs. It isn't `const`, as
+    /// clang would put those of templates and those of other kernels into sections of different kinds.
     fn text(&self, source: &Source, edits: &Edits, slots: &mut u32, owner: &str) -> String {
         let type_text = edits.render(source, self.type_range.clone());
         let mut text = String::new();
@@ -193,7 +227,7 @@ impl Variables {
                 None => (format!("typedef {type_text} sm_t{slot}{dimensions};"), ""),
             };
             text += &format!(
-                "{declared} static const unsigned long sm_v{slot}[4] __attribute__((section(\"softmetal_variables\"), used)) = \
+                "{declared} static unsigned long sm_v{slot}[4] __attribute__((section(\"softmetal_variables\"), used)) = \
                  {{{slot}, sizeof(sm_t{slot}), alignof(sm_t{slot}), {owner}}}; \
                  auto& {name} = softmetal::threadgroup_variable<sm_t{slot}>({slot}, \"{name}\"){member}; "
             );
@@ -274,6 +308,7 @@ mod tests {
             "threadgroup float* p = a;",
             "const threadgroup vec<T, 4>& r = b;",
             "x = (threadgroup float*)p;",
+            "threadgroup float (*p)[32] = a;",
         ] {
             assert_eq!(rewritten(text).0, text);
         }

@@ -31,6 +31,7 @@ pub(crate) fn check(source: &Source, items: &[Item], problems: &mut Vec<Message>
     checker.items(items);
     functions(items, &mut |item, function| {
         checker.declaration(item.start..function.name);
+        checker.conversion(item.start..function.parameters.start - 1);
         checker.parameters(function.parameters.clone());
         if let Some(body) = &function.body {
             checker.statements(body.clone());
@@ -94,6 +95,17 @@ impl Checker<'_> {
         }
     }
 
+    /// `operator float*()`
+    fn conversion(&mut self, range: Range<usize>) {
+        let source = self.source;
+        let Some(word) = range.clone().find(|i| source.is(*i, "operator")) else {
+            return;
+        };
+        if source.is_word(word + 1) {
+            self.declaration(word + 1..range.end);
+        }
+    }
+
     /// `float (&a)[4]`
     fn is_array_reference(&self, open: usize) -> bool {
         let close = self.source.pair(open);
@@ -142,6 +154,7 @@ impl Checker<'_> {
                 || source.is(i - 1, ";")
                 || source.is(i - 1, "}")
                 || self.opens_block(i - 1)
+                || self.ends_label(i - 1)
                 || in_head;
             let pragma = source[i - 1].kind == crate::token::Kind::Pragma;
             if (starts || pragma) && source.is_word(i) && !source.is_any(i, STATEMENTS) {
@@ -155,8 +168,22 @@ impl Checker<'_> {
     }
 
     fn opens_block(&self, at: usize) -> bool {
+        let source = self.source;
         let before = ["{", "}", ";", ")", "else", "do", ":"];
-        self.source.is(at, "{") && (at == 0 || self.source.is_any(at - 1, &before))
+        let class =
+            |name: usize| source.is_any(name.wrapping_sub(1), &["struct", "class", "union"]);
+        source.is(at, "{") && (at == 0 || source.is_any(at - 1, &before) || class(at - 1))
+    }
+
+    /// The `:` of `case 1:` or `default:`
+    fn ends_label(&self, at: usize) -> bool {
+        let source = self.source;
+        let stops = ["case", "default", "?", ";", "{", "}"];
+        source.is(at, ":")
+            && (0..at)
+                .rev()
+                .find(|i| source.is_any(*i, &stops))
+                .is_some_and(|i| source.is_any(i, &["case", "default"]))
     }
 
     fn is_lambda(&self, at: usize) -> bool {
@@ -213,10 +240,11 @@ impl Checker<'_> {
             while source.is_any(next, QUALIFIERS) || source.is_space(next) {
                 next += 1;
             }
-            if !source.is_any(next, &[")", ">", ",", ";"]) {
+            let start = self.type_start(i);
+            let result = source.is(start.wrapping_sub(1), "->") && source.is(next, "{");
+            if !result && !source.is_any(next, &[")", ">", ",", ";"]) {
                 continue;
             }
-            let start = self.type_start(i);
             let word = source[i - 1].text.as_str();
             let specialisation =
                 source.is_any(next, &[">", ","]) && i - start == 1 && self.dependent.contains(word);

@@ -37,9 +37,8 @@ fn is_variable(source: &Source, item: &Item) -> bool {
         "static_assert",
         "namespace",
         "friend",
-        "extern",
     ];
-    if source.is_any(item.start, &not) {
+    if source.is_any(item.start, &not) || source.is(item.start + 1, "\"C\"") {
         return false;
     }
     let forward = source.is_any(item.start, &["struct", "class", "union"])
@@ -72,11 +71,14 @@ fn static_variable(source: &Source, item: &Item, problems: &mut Vec<Message>) {
 fn locals(source: &Source, body: Range<usize>, problems: &mut Vec<Message>) {
     for i in body {
         let starts = source.is_any(i - 1, &["{", "}", ";"]);
-        if source.is(i, "static") && starts {
+        if source.is(i, "static") {
             let end = (i..source.len())
                 .find(|i| source.is_any(*i, &[";", "=", "{", "("]))
                 .unwrap_or(i);
-            if source.find(i..end, &["constant"]).is_none() {
+            // A static function of a local class.
+            let function = source.is(end, "(") && source.is(source.pair(end) + 1, "{");
+            let from = i.saturating_sub(2);
+            if !function && source.find(from..end, &["constant"]).is_none() {
                 problems.push(source.error(i, "static local variables are not supported in Metal"));
             }
         } else if starts
@@ -151,7 +153,18 @@ mod tests {
 
     #[test]
     fn static_locals() {
-        assert_eq!(refused("void f() { static int x = 1; }"), 1);
+        for text in [
+            "void f() { static int x = 1; }",
+            "void f() { const static int x = 1; }",
+            "void f() { for (static int i = 0; i < 2; i++) { } }",
+            "void f() { switch (1) { case 1: static int x = 1; } }",
+        ] {
+            assert_eq!(refused(text), 1, "{text}");
+        }
+        assert_eq!(
+            refused("void f() { struct S { static int g() { return 1; } }; }"),
+            0
+        );
         assert_eq!(
             refused("void f() { static constant int x = 1; int y = 2; }"),
             0

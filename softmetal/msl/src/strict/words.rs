@@ -45,9 +45,6 @@ fn refusal(source: &Source, at: usize, language: Version) -> Option<String> {
                 token.text
             ));
         }
-        Kind::Number if initialises_bfloat(source, at) => {
-            return Some("cannot implicitly convert to 'bfloat': write bfloat(…)".into());
-        }
         Kind::Punct if token.is("[") => return lambda(source, at, language),
         _ => return None,
     }
@@ -87,21 +84,6 @@ fn is_bfloat_type(word: &str) -> bool {
 fn is_bfloat_literal(text: &str) -> bool {
     let lower = text.to_ascii_lowercase();
     lower.ends_with("bf") && !lower.starts_with("0x")
-}
-
-/// `bfloat x = 1.0f;`: clang does not warn of values that fit.
-fn initialises_bfloat(source: &Source, at: usize) -> bool {
-    let lower = source[at].text.to_ascii_lowercase();
-    let float = lower.contains('.') && !lower.ends_with('h') && !lower.ends_with("bf");
-    let equals = if source.is(at.wrapping_sub(1), "-") {
-        at.wrapping_sub(2)
-    } else {
-        at.wrapping_sub(1)
-    };
-    float
-        && source.is(equals, "=")
-        && source.is(equals.wrapping_sub(2), "bfloat")
-        && source.is_any(at + 1, &[";", ","])
 }
 
 fn lambda(source: &Source, at: usize, language: Version) -> Option<String> {
@@ -163,17 +145,6 @@ mod tests {
         }
         assert!(refused(
             "a[i](3); int b[] {1}; device int* p [[buffer(0)]];",
-            Version::V3_1
-        )
-        .is_empty());
-    }
-
-    #[test]
-    fn float_literals_are_no_bfloats() {
-        assert_eq!(refused("bfloat x = 1.0f;", Version::V3_1).len(), 1);
-        assert_eq!(refused("bfloat x = -1.0;", Version::V3_1).len(), 1);
-        assert!(refused(
-            "bfloat x = 1.0bf; bfloat y = bfloat(1.0f); bfloat z = 1; half w = 1.0f;",
             Version::V3_1
         )
         .is_empty());
