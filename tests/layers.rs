@@ -24,7 +24,10 @@ fn assert_close(ours: &Tensor, stock: &Tensor, what: &str) -> Result<()> {
         DType::F16 => 4.0 * 2f64.powi(-10),
         _ => 4.0 * 2f64.powi(-7),
     };
-    let values = |t: &Tensor| t.to_dtype(DType::F64)?.flatten_all()?.to_vec1::<f64>();
+    let values = |t: &Tensor| {
+        let t = t.to_device(&Device::Cpu)?.to_dtype(DType::F64)?;
+        t.flatten_all()?.to_vec1::<f64>()
+    };
     for (i, (a, b)) in values(ours)?.into_iter().zip(values(stock)?).enumerate() {
         let bound = step * b.abs().max(1.0);
         assert!(

@@ -70,6 +70,10 @@ pub trait AffineNorm: Copy + Send + Sync + 'static {
 
 /// A weight of ones for `bias`. The last one is kept: a layer asks for the same at every step.
 pub fn ones_like(bias: &Tensor) -> Result<Tensor> {
+    // Candle can't fill an empty tensor on Metal.
+    if bias.elem_count() == 0 {
+        return Ok(bias.detach());
+    }
     static LAST: Mutex<Option<Tensor>> = Mutex::new(None);
     let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(ones) = &*last {
