@@ -117,15 +117,12 @@ impl PassOrder {
         self.floors.insert(buffer, self.next.position);
     }
 
-    pub(crate) fn wait(&mut self, fence: &Fence, observed: &Clock) {
-        fence.join_into(&mut self.clock, observed);
+    pub(crate) fn wait(&mut self, fence: &Fence) {
+        fence.join_into(&mut self.clock);
     }
 
-    /// All that is finished when the commands so far are.
-    pub(crate) fn finished(&self) -> Clock {
-        let mut clock = self.clock.clone();
-        clock.finish_before(self.next);
-        clock
+    pub(crate) fn update(&self, fence: &Fence) {
+        fence.update(self.next, self.clock.clone());
     }
 
     /// Whether a command is finished when the present one touches a buffer. `tracked` buffers are ordered by Metal

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Where a command stands in the order of submission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,11 +73,20 @@ impl Clock {
     }
 
     pub(crate) fn covers(&self, stamp: &Stamp) -> bool {
+        let next = Stamp {
+            position: stamp.position + 1,
+            ..*stamp
+        };
+        self.reaches(&next)
+    }
+
+    /// Whether the commands of a pass before this place are finished.
+    fn reaches(&self, stamp: &Stamp) -> bool {
         self.has_buffer(stamp.queue, stamp.buffer)
             || self
                 .passes
                 .get(&stamp.pass)
-                .is_some_and(|reach| stamp.position < reach.position)
+                .is_some_and(|reach| stamp.position <= reach.position)
     }
 
     fn has_buffer(&self, queue: u64, buffer: u64) -> bool {
@@ -119,26 +128,37 @@ impl Clock {
 /// `MTLFence`
 #[derive(Debug, Default)]
 pub struct Fence {
-    clock: Mutex<Option<Clock>>,
+    passed: Mutex<Option<Passed>>,
+}
+
+/// What is finished once a fence is passed.
+#[derive(Debug)]
+struct Passed {
+    /// The commands of the updating pass before this one, and all that the pass had waited for.
+    reach: Stamp,
+    clock: Clock,
 }
 
 impl Fence {
-    pub(crate) fn update(&self, clock: Clock) {
-        *self.clock.lock().unwrap_or_else(PoisonError::into_inner) = Some(clock);
+    pub(crate) fn update(&self, reach: Stamp, mut clock: Clock) {
+        clock.finish_before(reach);
+        *self.lock() = Some(Passed { reach, clock });
     }
 
     /// Adds what is finished once the fence is passed; nothing if it was never updated.
     ///
-    /// `observed` is what the host has seen to be finished: the fence need not know that pass by pass any more. Candle
-    /// keeps fences for long, and waits for all of them.
-    pub(crate) fn join_into(&self, clock: &mut Clock, observed: &Clock) {
-        let mut own = self.clock.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(own) = &mut *own {
-            if !own.passes.is_empty() {
-                own.join(observed);
+    /// Candle keeps fences for long, and waits for all of them: one whose pass is known to be finished adds nothing, for
+    /// clocks are closed.
+    pub(crate) fn join_into(&self, clock: &mut Clock) {
+        if let Some(passed) = &*self.lock() {
+            if !clock.reaches(&passed.reach) {
+                clock.join(&passed.clock);
             }
-            clock.join(own);
         }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Passed>> {
+        self.passed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -167,16 +187,15 @@ mod tests {
     }
 
     #[test]
-    fn a_fence_forgets_passes_that_the_host_saw_finish() {
-        let mut clock = Clock::default();
-        clock.finish_before(stamp(5, 9, 3));
+    fn a_fence_brings_what_its_pass_waited_for() {
+        let mut waited = Clock::default();
+        waited.finish_before(stamp(5, 8, 3));
         let fence = Fence::default();
-        fence.update(clock);
-        let mut observed = Clock::default();
-        observed.finish_buffers(1, 5);
-        let mut waiting = Clock::default();
-        fence.join_into(&mut waiting, &observed);
-        assert!(waiting.covers(&stamp(5, 9, 2)) && waiting.passes.is_empty());
+        fence.update(stamp(5, 9, 1), waited);
+        let mut clock = Clock::default();
+        fence.join_into(&mut clock);
+        assert!(clock.covers(&stamp(5, 9, 0)) && !clock.covers(&stamp(5, 9, 1)));
+        assert!(clock.covers(&stamp(5, 8, 2)) && !clock.covers(&stamp(5, 8, 3)));
     }
 
     #[test]

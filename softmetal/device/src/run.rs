@@ -23,8 +23,6 @@ pub(crate) struct Run<'a> {
     device: &'a Arc<Device>,
     queue: u64,
     number: u64,
-    /// What the host had seen to be finished at the commit.
-    observed: Clock,
     /// What is finished when the next pass starts, whatever its fences say.
     clock: Clock,
     /// Passes of this command buffer so far.
@@ -44,15 +42,14 @@ impl<'a> Run<'a> {
         device: &'a Arc<Device>,
         queue: u64,
         number: u64,
-        observed: Clock,
+        clock: Clock,
         misuse: Vec<Finding>,
     ) -> Self {
         Self {
             device,
             queue,
             number,
-            clock: observed.clone(),
-            observed,
+            clock,
             own: Clock::default(),
             errors: misuse,
         }
@@ -94,9 +91,9 @@ impl<'a> Run<'a> {
         let mut order = PassOrder::new(start, pass.kind == PassKind::Serial, self.clock.clone());
         for command in pass.commands {
             match command {
-                Command::Update(fence) => fence.update(order.finished()),
+                Command::Update(fence) => order.update(&fence),
                 _ if !self.errors.is_empty() => {}
-                Command::Wait(fence) => order.wait(&fence, &self.observed),
+                Command::Wait(fence) => order.wait(&fence),
                 Command::Barrier => order.barrier(),
                 Command::BarrierFor(buffers) => {
                     buffers
