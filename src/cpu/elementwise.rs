@@ -156,6 +156,50 @@ impl<'a, T: Element> Input<'a, T> {
     }
 }
 
+/// A [`Body`] whose type is forgotten: all that lies around its loop is compiled once for each element type, not once
+/// for each body.
+trait Loop<T, const I: usize, const O: usize>: Sync {
+    fn cost(&self) -> usize;
+    /// # Safety
+    /// As for [`Body::stretch`].
+    unsafe fn run(&self, index: usize, x: [*const T; I], y: [*mut T; O], n: usize);
+}
+
+impl<T: Element, B: Body<T, I, O>, const I: usize, const O: usize> Loop<T, I, O> for B {
+    fn cost(&self) -> usize {
+        Body::cost(self)
+    }
+    unsafe fn run(&self, index: usize, x: [*const T; I], y: [*mut T; O], n: usize) {
+        let body = *self;
+        dispatch(Stretch {
+            body,
+            index,
+            x,
+            y,
+            n,
+        })
+    }
+}
+
+/// The arguments of [`Body::stretch`].
+struct Stretch<T, B, const I: usize, const O: usize> {
+    body: B,
+    index: usize,
+    x: [*const T; I],
+    y: [*mut T; O],
+    n: usize,
+}
+
+impl<T: Element, B: Body<T, I, O>, const I: usize, const O: usize> Kernel for Stretch<T, B, I, O> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        // SAFETY: whoever made this vouches for it.
+        unsafe { self.body.stretch(s, self.index, self.x, self.y, self.n) }
+    }
+}
+
 /// The O outputs of `n` elements each, one after the other in one buffer.
 pub fn map<T: Element, const I: usize, const O: usize>(
     n: usize,
@@ -166,7 +210,7 @@ pub fn map<T: Element, const I: usize, const O: usize>(
         start: o * n,
         ..Walk::contiguous(n)
     });
-    map_to(n, inputs, walks, body)
+    build(n, inputs, walks, &body)
 }
 
 /// As [`map`], the outputs laid out by `walks`, which together cover the buffer of O·n elements.
@@ -175,6 +219,15 @@ pub fn map_to<T: Element, const I: usize, const O: usize>(
     inputs: [Input<'_, T>; I],
     walks: [Walk; O],
     body: impl Body<T, I, O>,
+) -> Vec<T> {
+    build(n, inputs, walks, &body)
+}
+
+fn build<T: Element, const I: usize, const O: usize>(
+    n: usize,
+    inputs: [Input<'_, T>; I],
+    walks: [Walk; O],
+    body: &dyn Loop<T, I, O>,
 ) -> Vec<T> {
     let inputs = inputs
         .each_ref()
@@ -188,13 +241,19 @@ pub fn map_to<T: Element, const I: usize, const O: usize>(
 }
 
 /// data[i] = body(data[i], inputs[0] at i, …): the first argument is the data itself.
-pub fn map_in_place<T: Element, B, const I: usize, const N: usize>(
+pub fn map_in_place<T: Element, const I: usize, const N: usize>(
     data: &mut [T],
     inputs: [Input<'_, T>; I],
-    body: B,
-) where
-    B: Body<T, N, 1>,
-{
+    body: impl Body<T, N, 1>,
+) {
+    overwrite(data, inputs, &body)
+}
+
+fn overwrite<T: Element, const I: usize, const N: usize>(
+    data: &mut [T],
+    inputs: [Input<'_, T>; I],
+    body: &dyn Loop<T, N, 1>,
+) {
     const { assert!(N == I + 1) };
     let n = data.len();
     let own = Cursor::new(data.as_mut_ptr(), Walk::contiguous(n));
@@ -252,55 +311,27 @@ impl<T: Element> Cursor<T> {
 
 /// # Safety
 /// For every i < n, inputs are valid for reads and outputs for writes at their walk's element i.
-unsafe fn run<T: Element, B: Body<T, I, O>, const I: usize, const O: usize>(
+unsafe fn run<T: Element, const I: usize, const O: usize>(
     n: usize,
     inputs: [Cursor<T>; I],
     outputs: [Cursor<T>; O],
-    body: B,
+    body: &dyn Loop<T, I, O>,
 ) {
     parallel::ranges(n, body.cost(), 64, |range| {
-        dispatch(Chunk {
-            start: range.start,
-            len: range.len(),
-            inputs: inputs.map(|c| c.seek(range.start)),
-            outputs: outputs.map(|c| c.seek(range.start)),
-            body,
-        })
-    });
-}
-
-struct Chunk<T, B, const I: usize, const O: usize> {
-    start: usize,
-    len: usize,
-    inputs: [Cursor<T>; I],
-    outputs: [Cursor<T>; O],
-    body: B,
-}
-
-impl<T: Element, B: Body<T, I, O>, const I: usize, const O: usize> Kernel for Chunk<T, B, I, O> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(mut self, s: S) {
-        let mut done = 0;
-        while done < self.len {
-            let mut n = self.len - done;
-            let mut x = [std::ptr::null(); I];
-            for (x, c) in x.iter_mut().zip(&self.inputs) {
-                *x = c.ptr().cast_const();
-                n = n.min(c.run);
-            }
-            let mut y = [std::ptr::null_mut(); O];
-            for (y, c) in y.iter_mut().zip(&self.outputs) {
-                *y = c.ptr();
-                n = n.min(c.run);
-            }
+        let mut inputs = inputs.map(|c| c.seek(range.start));
+        let mut outputs = outputs.map(|c| c.seek(range.start));
+        let mut index = range.start;
+        while index < range.end {
+            let runs = inputs.iter().chain(&outputs).map(|c| c.run);
+            let n = runs.fold(range.end - index, usize::min);
+            let x = inputs.map(|c| c.ptr().cast_const());
+            let y = outputs.map(|c| c.ptr());
             // SAFETY: no walk jumps within the next n elements.
-            unsafe { self.body.stretch(s, self.start + done, x, y, n) };
-            for c in self.inputs.iter_mut().chain(&mut self.outputs) {
+            unsafe { body.run(index, x, y, n) };
+            for c in inputs.iter_mut().chain(&mut outputs) {
                 c.advance(n);
             }
-            done += n;
+            index += n;
         }
-    }
+    });
 }

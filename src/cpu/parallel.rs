@@ -18,6 +18,11 @@ pub const EXP: usize = 8;
 /// Covers `0..n` by ranges, in parallel when `n · cost` is worth it. Every range but the last is a
 /// multiple of `align` long. `work` must not come back here: the pool takes one call at a time.
 pub fn ranges(n: usize, cost: usize, align: usize, work: impl Fn(Range<usize>) + Sync + Send) {
+    split(n, cost, align, &work)
+}
+
+/// Apart from [`ranges`], so that it is compiled once.
+fn split(n: usize, cost: usize, align: usize, work: &(dyn Fn(Range<usize>) + Sync)) {
     if n == 0 {
         return;
     }

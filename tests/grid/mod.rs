@@ -42,9 +42,10 @@ const FEW_SIZES: [(usize, usize); 5] = [(3, 1), (3, 31), (3, 33), (3, 1025), (10
 /// Long enough rows and enough of them for several threads.
 const LARGE_SIZES: [(usize, usize); 4] = [(3, 32000), (1025, 33), (2, 70001), (3, 131_073)];
 
-/// How many elements are enough on devices other than the CPU, which may be emulated: for one launch, and for a launch
-/// with each layout.
+/// How many elements are enough on devices other than the CPU, which may be emulated: for a launch, for the same launch
+/// again, and for one with each layout.
 const ENOUGH: usize = 100_000;
+const ENOUGH_TWICE: usize = 40_000;
 const ENOUGH_BY_LAYOUT: usize = 5_000;
 
 /// The sizes, or the reduced ones where the environment asks for them.
@@ -143,11 +144,11 @@ macro_rules! grid {
             }
             #[test]
             fn repeats() {
-                run(OP, or_reduced(&LARGE_SIZES), ENOUGH, forward::repeats);
+                run(OP, or_reduced(&LARGE_SIZES), ENOUGH_TWICE, forward::repeats);
             }
             #[test]
             fn gradients_repeat() {
-                run(OP, or_reduced(&LARGE_SIZES), ENOUGH, gradients::repeat);
+                run(OP, or_reduced(&LARGE_SIZES), ENOUGH_TWICE, gradients::repeat);
             }
             #[test]
             fn in_place() {
