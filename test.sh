@@ -98,10 +98,22 @@ softmetal_grid() {
         softmetal_cargo test --quiet -p candle-fused -- --test-threads "$2"
 }
 
+# kernels_that_never_ran FILE: those of ours, by what softmetal has listed.
+kernels_that_never_ran() {
+    comm -23 <(sed -n 's/^made [^ ]*\.metal //p' "$1" | sort -u) <(sed -n 's/^ran //p' "$1" | sort -u)
+}
+
 # The first run compiles the kernels; the others find them compiled.
 softmetal_tests() {
     softmetal_cargo test --workspace --exclude candle-fused
-    softmetal_grid ascending 2
+    local coverage=$PWD/target/softmetal-coverage.txt unused
+    rm -f "$coverage"
+    SOFTMETAL_COVERAGE=$coverage softmetal_grid ascending 2
+    unused=$(kernels_that_never_ran "$coverage")
+    if [[ -n $unused ]]; then
+        printf 'kernels that no test runs:\n%s\n' "$unused" >&2
+        return 1
+    fi
     softmetal_grid descending 1 &
     local descending=$!
     softmetal_grid random:7 1

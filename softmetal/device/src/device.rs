@@ -1,6 +1,7 @@
 //! The device.
 
 use crate::counters::{Recorder, Totals};
+use crate::coverage::Coverage;
 use crate::finding::{Finding, Log};
 use crate::order::{Clock, Progress};
 use crate::settings::Settings;
@@ -13,6 +14,7 @@ pub struct Device {
     id: u64,
     log: Log,
     recorder: Recorder,
+    coverage: Coverage,
     allocated: AtomicUsize,
     queues: Mutex<Vec<Weak<Progress>>>,
 }
@@ -27,11 +29,13 @@ impl Device {
     pub fn new(settings: Settings) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let recorder = Recorder::new(settings.trace.as_deref());
+        let coverage = Coverage::new(settings.coverage.as_deref());
         Arc::new(Self {
             settings,
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             log: Log::default(),
             recorder,
+            coverage,
             allocated: AtomicUsize::new(0),
             queues: Mutex::default(),
         })
@@ -85,6 +89,10 @@ impl Device {
 
     pub fn recorder(&self) -> &Recorder {
         &self.recorder
+    }
+
+    pub(crate) fn coverage(&self) -> &Coverage {
+        &self.coverage
     }
 
     /// Keeps and tells a finding. Notes matter in checked mode only.

@@ -12,6 +12,7 @@ mod buffer;
 mod command;
 mod command_buffer;
 mod counters;
+mod coverage;
 mod device;
 mod encoder;
 mod error;

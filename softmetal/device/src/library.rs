@@ -41,6 +41,7 @@ impl Library {
         };
         let library = msl::Library::new(source, &options)
             .map_err(|error| Error::compile(error.to_string()))?;
+        device.coverage().made(library.file(), library.functions());
         Ok(Arc::new(Self {
             device: device.clone(),
             library,

@@ -152,6 +152,7 @@ impl<'a> Run<'a> {
             &self.device.settings.execution,
         );
         drop(turns);
+        self.device.coverage().ran(&kernel.name);
         self.device
             .recorder()
             .add(self.record(dispatch, report.counters));

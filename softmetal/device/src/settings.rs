@@ -14,6 +14,7 @@ use std::path::PathBuf;
 /// | `SOFTMETAL_NOTES=error` | notes fail the command buffer |
 /// | `SOFTMETAL_NOTES_IN=TEXT,…` | … but only those in source files whose name has one of the texts |
 /// | `SOFTMETAL_TRACE=FILE` | write the counters of every dispatch to FILE as JSON; `%p` in it is the process id |
+/// | `SOFTMETAL_COVERAGE=FILE` | add to FILE which kernels libraries have, and which ran |
 ///
 /// `SOFTMETAL_SCHEDULE` and `SOFTMETAL_THREADS` are read by the execution crate, `SOFTMETAL_CLANG` and
 /// `SOFTMETAL_CACHE` by the compiler crate.
@@ -24,6 +25,7 @@ pub struct Settings {
     pub max_threads: usize,
     pub notes: Notes,
     pub trace: Option<PathBuf>,
+    pub coverage: Option<PathBuf>,
     pub execution: Config,
 }
 
@@ -68,6 +70,7 @@ impl Settings {
             notes,
             trace: set("SOFTMETAL_TRACE")
                 .map(|file| file.replace("%p", &std::process::id().to_string()).into()),
+            coverage: set("SOFTMETAL_COVERAGE").map(PathBuf::from),
             execution: Config {
                 notes_are_errors: false,
                 ..execution
@@ -82,6 +85,7 @@ impl Settings {
         settings.execution.check = true;
         settings.notes = Notes::Tell;
         settings.trace = None;
+        settings.coverage = None;
         settings.max_threads = THREADS_PER_GROUP;
         settings
     }

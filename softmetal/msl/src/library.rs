@@ -6,6 +6,7 @@ use crate::error::CompileError;
 use crate::load::Object;
 use crate::options::{Constant, Options};
 use crate::program::Program;
+use crate::MAIN_FILE;
 use softmetal_abi::Function;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -44,6 +45,15 @@ impl Library {
             objects: Mutex::default(),
             functions: Mutex::default(),
         })
+    }
+
+    /// The last file that the source names by `#line`.
+    pub fn file(&self) -> &str {
+        self.program
+            .source
+            .files()
+            .last()
+            .map_or(MAIN_FILE, String::as_str)
     }
 
     /// The names of all kernels, in the order of the source.
