@@ -5,19 +5,20 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 
 usage() {
     cat <<'EOF'
-usage: ./test.sh [--fast | --help]
+usage: ./test.sh [--fast | --conformance | --help]
 
   (none)   format, lints, tests, docs; on Linux also the tests on softmetal,
            a type-check for Apple with the Metal code, and the CPU tests on
            emulated ARM; on macOS the tests run with the Metal code instead
   --fast   the CPU tests alone
+  --conformance
+           Candle's own Metal tests on softmetal
 
 On Debian, packages that the Linux-only steps need are installed when run as
 root. Without them those steps are skipped, unless CI=true.
 EOF
 }
 
-softmetal_packages=(clang-19)
 apple_packages=(cargo-web rustc-web rust-web-src rust-web-clippy)
 arm_packages=(cargo-web rustc-web rust-web-src qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross)
 
@@ -90,34 +91,64 @@ softmetal_lints() {
     softmetal_cargo clippy --workspace --all-targets -- -D warnings
 }
 
-# softmetal_grid SCHEDULE THREADS: the crate's own tests on the software device. What is undefined by the letter only is
-# an error in our kernels (Candle's have no file name).
+# softmetal_grid SCHEDULE THREADS: the crate's own tests on the software device, and a list of their results. What is
+# undefined by the letter only is an error in our kernels (Candle's have no file name).
 softmetal_grid() {
-    CANDLE_FUSED_TEST_DEVICES=metal SOFTMETAL_SCHEDULE=$1 SOFTMETAL_THREADS=$2 \
-        SOFTMETAL_NOTES=error SOFTMETAL_NOTES_IN=.metal \
+    rm -f "target/digests-$1.txt"
+    CANDLE_FUSED_TEST_DEVICES=metal CANDLE_FUSED_TEST_DIGESTS=$PWD/target/digests-$1.txt \
+        SOFTMETAL_SCHEDULE=$1 SOFTMETAL_THREADS=$2 SOFTMETAL_NOTES=error SOFTMETAL_NOTES_IN=.metal \
         softmetal_cargo test --quiet -p candle-fused -- --test-threads "$2"
+    echo "$1: ok"
 }
 
 # kernels_that_never_ran FILE: those of ours, by what softmetal has listed.
 kernels_that_never_ran() {
-    comm -23 <(sed -n 's/^made [^ ]*\.metal //p' "$1" | sort -u) <(sed -n 's/^ran //p' "$1" | sort -u)
+    comm -23 <(sed -n 's/^made \([^ ]*\.metal\)/\1/p' "$1" | sort -u) <(sed -n 's/^ran //p' "$1" | sort -u)
 }
 
 # The first run compiles the kernels; the others find them compiled.
 softmetal_tests() {
     softmetal_cargo test --workspace --exclude candle-fused
+
     local coverage=$PWD/target/softmetal-coverage.txt unused
     rm -f "$coverage"
     SOFTMETAL_COVERAGE=$coverage softmetal_grid ascending 2
+    grep -q '^made [^ ]*\.metal ' "$coverage"
     unused=$(kernels_that_never_ran "$coverage")
     if [[ -n $unused ]]; then
         printf 'kernels that no test runs:\n%s\n' "$unused" >&2
         return 1
     fi
+
+    local descending status=0
     softmetal_grid descending 1 &
-    local descending=$!
-    softmetal_grid random:7 1
-    wait $descending
+    descending=$!
+    softmetal_grid random:7 1 || status=$?
+    wait $descending || status=$?
+    ((status == 0)) || return $status
+
+    local schedule
+    for schedule in descending random:7; do
+        cmp <(sort target/digests-ascending.txt) <(sort "target/digests-$schedule.txt")
+    done
+    echo "the same results in every order: $(wc -l <target/digests-ascending.txt) outputs and gradients"
+}
+
+have_clang() {
+    local name
+    for name in clang-{19,18,17,16}; do
+        if command -v "$name" >/dev/null; then return 0; fi
+    done
+    [[ -n ${SOFTMETAL_CLANG:-} ]]
+}
+
+# softmetal_step NAME COMMAND: what needs clang.
+softmetal_step() {
+    if have_clang || have_packages clang-19; then
+        step "$@"
+    else
+        skip "$1" "it needs clang, 16 or newer (on Debian: apt-get install clang-19)"
+    fi
 }
 
 # These two have a subshell for a body, so that what they export stays theirs.
@@ -155,7 +186,7 @@ debian_step() {
 
 linux_only() {
     step "softmetal: format and clippy" softmetal_lints
-    debian_step "tests on softmetal" softmetal_tests "${softmetal_packages[@]}"
+    softmetal_step "tests on softmetal" softmetal_tests
     debian_step "Apple type-check" apple_check "${apple_packages[@]}"
     if [[ $(uname -m) == aarch64 ]]; then return; fi # the tests above ran on ARM
     debian_step "tests on emulated ARM" arm_tests "${arm_packages[@]}"
@@ -177,6 +208,7 @@ main() {
     case "$#:${1:-}" in
         0:) full ;;
         1:--fast) step "tests" cargo test ;;
+        1:--conformance) softmetal_step "Candle's tests on softmetal" softmetal/conformance.sh ;;
         1:--help | 1:-h) usage; return ;;
         *) usage >&2; exit 2 ;;
     esac

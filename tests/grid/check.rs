@@ -13,7 +13,7 @@ pub fn exact(tensors: &[Tensor]) -> Result<Vec<Tensor>> {
         .collect()
 }
 
-fn values(t: &Tensor) -> Result<Vec<f64>> {
+pub fn values(t: &Tensor) -> Result<Vec<f64>> {
     t.to_device(&Device::Cpu)?
         .to_dtype(DType::F64)?
         .flatten_all()?

@@ -1,6 +1,7 @@
 //! Gradients: near autograd of the reference, whatever the layout and whichever inputs need them.
 
 use super::check::{self, all, at, Verdict};
+use super::digest;
 use super::forward::{copied, layouts};
 use super::layout::Layout;
 use super::tolerance::{tolerance, Tolerance};
@@ -54,6 +55,9 @@ pub fn agree_with_reference(point: &Point) -> Result<Verdict> {
     let got = gradients(&point.case.fused, &inputs, point.dtype)?;
     let pairs = got.iter().zip(&want);
     all(point.case.args.iter().zip(pairs), |(arg, pair)| {
+        if let (Some(got), _) = pair {
+            digest::record(point, format!("gradient to {}", arg.name), got)?;
+        }
         let verdict = match pair {
             _ if !arg.grad => Ok(()),
             (Some(got), Some(want)) => {

@@ -1,8 +1,9 @@
 //! Every case × dtype × size × layout × device, against the op's reference in f64.
 //!
-//! `CANDLE_FUSED_TEST_GRID=reduced` takes fewer sizes, for emulators.
+//! `CANDLE_FUSED_TEST_GRID=reduced` takes fewer sizes, for emulators; `CANDLE_FUSED_TEST_DIGESTS=FILE` lists the results.
 
 mod check;
+mod digest;
 mod finite_differences;
 mod forward;
 mod gradients;

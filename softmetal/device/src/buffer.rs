@@ -70,7 +70,7 @@ impl Buffer {
     /// bytes that were never written count as uninitialised.
     pub fn new(device: &Arc<Device>, length: usize, options: BufferOptions) -> Option<Arc<Self>> {
         if length == 0 {
-            device.report(&Finding::new(kind::EMPTY, "a buffer of length 0 was asked for").note());
+            device.raise(Finding::new(kind::EMPTY, "a buffer of length 0 was asked for").note());
         }
         let buffer = Self::with(device, length, options, Initial::Zero)?;
         if device.settings.check {
@@ -87,7 +87,7 @@ impl Buffer {
     ) -> Option<Arc<Self>> {
         if options.storage == Storage::Private {
             let detail = "a private buffer cannot be made from bytes of the host";
-            device.report(&Finding::new(kind::PRIVATE, detail));
+            device.raise(Finding::new(kind::PRIVATE, detail));
             return None;
         }
         Self::with(device, bytes.len(), options, Initial::Bytes(bytes))
@@ -104,7 +104,7 @@ impl Buffer {
                 "a buffer of {length} bytes was asked for, {} is the most",
                 limits::BUFFER
             );
-            device.report(&Finding::new(kind::LIMIT, detail));
+            device.raise(Finding::new(kind::LIMIT, detail));
             return None;
         }
         device.allocate(length);
@@ -148,7 +148,7 @@ impl Buffer {
         if self.options.storage == Storage::Private {
             let detail =
                 format!("contents() of {self}, which is private and has none for the host");
-            self.device.report(&Finding::new(kind::PRIVATE, detail));
+            self.device.raise(Finding::new(kind::PRIVATE, detail));
             let decoy = self
                 .decoy
                 .get_or_init(|| memory::Buffer::new(self.length(), Initial::Poison));
@@ -175,7 +175,7 @@ impl Buffer {
                  completed",
                 used.written, used.queue.queue
             );
-            self.device.report(&Finding::new(kind::IN_FLIGHT, detail));
+            self.device.raise(Finding::new(kind::IN_FLIGHT, detail));
         } else if let Some(used) = pending(|used| used.read) {
             let detail = format!(
                 "contents() of {self} while command buffer {} of queue {} may still read it: nothing may be written \
@@ -183,7 +183,7 @@ impl Buffer {
                 used.read, used.queue.queue
             );
             self.device
-                .report(&Finding::new(kind::IN_FLIGHT, detail).note());
+                .raise(Finding::new(kind::IN_FLIGHT, detail).note());
         }
     }
 

@@ -244,6 +244,7 @@ impl CommandBuffer {
             state = self.state();
         }
         state.status = Status::Committed;
+        state.misuse.extend(self.device().take_raised());
         state.observed = self.device().observed();
         let number = state.number.unwrap_or_default();
         for step in &state.steps {

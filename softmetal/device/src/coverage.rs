@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-/// A list of lines, each written once: `made FILE NAME` for the kernels of each library, `ran NAME` for those dispatched.
+/// A list of lines, each written once: `made FILE NAME` for the kernels of each library, `ran FILE NAME` for those dispatched.
 /// Processes add to the same file.
 pub(crate) struct Coverage(Mutex<Option<Lines>>);
 
@@ -37,8 +37,8 @@ impl Coverage {
         self.add(kernels.iter().map(|name| format!("made {file} {name}\n")));
     }
 
-    pub(crate) fn ran(&self, kernel: &str) {
-        self.add([format!("ran {kernel}\n")]);
+    pub(crate) fn ran(&self, file: &str, kernel: &str) {
+        self.add([format!("ran {file} {kernel}\n")]);
     }
 
     fn add(&self, new: impl IntoIterator<Item = String>) {
@@ -72,10 +72,10 @@ mod tests {
         let coverage = Coverage::new(Some(&path));
         for _ in 0..2 {
             coverage.made("a.metal", &["f".into(), "g".into()]);
-            coverage.ran("g");
+            coverage.ran("a.metal", "g");
         }
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::remove_file(path).unwrap();
-        assert_eq!(text, "made a.metal f\nmade a.metal g\nran g\n");
+        assert_eq!(text, "made a.metal f\nmade a.metal g\nran a.metal g\n");
     }
 }

@@ -6,7 +6,7 @@ use crate::finding::{Finding, Log};
 use crate::order::{Clock, Progress};
 use crate::settings::Settings;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
 /// A GPU made of CPU threads.
 pub struct Device {
@@ -15,6 +15,8 @@ pub struct Device {
     log: Log,
     recorder: Recorder,
     coverage: Coverage,
+    /// Errors that no command buffer has delivered yet.
+    raised: Mutex<Vec<Finding>>,
     allocated: AtomicUsize,
     queues: Mutex<Vec<Weak<Progress>>>,
 }
@@ -36,6 +38,7 @@ impl Device {
             log: Log::default(),
             recorder,
             coverage,
+            raised: Mutex::default(),
             allocated: AtomicUsize::new(0),
             queues: Mutex::default(),
         })
@@ -93,6 +96,22 @@ impl Device {
 
     pub(crate) fn coverage(&self) -> &Coverage {
         &self.coverage
+    }
+
+    /// Reports what the host did wrong outside of any command buffer: the next one to be committed fails.
+    pub(crate) fn raise(&self, finding: Finding) {
+        self.report(&finding);
+        if finding.is_error() {
+            self.raised().push(finding);
+        }
+    }
+
+    pub(crate) fn take_raised(&self) -> Vec<Finding> {
+        std::mem::take(&mut self.raised())
+    }
+
+    fn raised(&self) -> MutexGuard<'_, Vec<Finding>> {
+        self.raised.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps and tells a finding. Notes matter in checked mode only.

@@ -117,8 +117,10 @@ impl PassOrder {
         self.floors.insert(buffer, self.next.position);
     }
 
+    /// A place of its own, so that fences updated before and after differ.
     pub(crate) fn wait(&mut self, fence: &Fence) {
         fence.join_into(&mut self.clock);
+        self.next.position += 1;
     }
 
     pub(crate) fn update(&self, fence: &Fence) {

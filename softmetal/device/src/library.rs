@@ -110,12 +110,14 @@ impl Function {
 /// `MTLComputePipelineState`
 pub struct Pipeline {
     function: Arc<abi::Function>,
+    /// Where the function comes from.
+    library: Arc<Library>,
     max_threads: usize,
 }
 
 impl Pipeline {
     pub fn new(function: &Function) -> Result<Arc<Self>, Error> {
-        let device = &function.library.device;
+        let library = function.library.clone();
         let function = function.compile()?;
         if function.static_threadgroup > limits::THREADGROUP_MEMORY {
             return Err(Error::pipeline(format!(
@@ -127,16 +129,22 @@ impl Pipeline {
         }
         let max_threads = match function.max_threads {
             Some(threads) => (threads as usize).min(limits::THREADS_PER_GROUP),
-            None => device.settings.max_threads,
+            None => library.device.settings.max_threads,
         };
         Ok(Arc::new(Self {
             function,
+            library,
             max_threads,
         }))
     }
 
     pub fn max_threads(&self) -> usize {
         self.max_threads
+    }
+
+    /// The source file of the library.
+    pub(crate) fn file(&self) -> &str {
+        self.library.library.file()
     }
 
     pub fn static_threadgroup_memory(&self) -> usize {

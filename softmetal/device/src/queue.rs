@@ -79,7 +79,7 @@ impl Queue {
                     "{} command buffers of one queue are open: Metal would wait for ever for one of them to complete",
                     state.live
                 );
-                self.device.report(&Finding::new(kind::LIMIT, detail));
+                self.device.raise(Finding::new(kind::LIMIT, detail));
                 return None;
             }
             state = self.line.wait(state);

@@ -6,7 +6,7 @@ use crate::command_buffer::Step;
 use crate::counters::Record;
 use crate::device::Device;
 use crate::error::Error;
-use crate::finding::{kind, Finding, Severity};
+use crate::finding::{kind, Finding};
 use crate::hazard::{Access, PassOrder};
 use crate::order::{next_pass, Clock, Stamp};
 use crate::ranges::Ranges;
@@ -68,7 +68,7 @@ impl<'a> Run<'a> {
                 }
                 Step::Wait(event, value) => match event.wait(value, EVENT_TIMEOUT) {
                     Some(clock) => self.clock.join(&clock),
-                    None => self.fail(Finding::new(
+                    None => self.found(Finding::new(
                         kind::STATE,
                         format!(
                             "waited {} s for an event to reach {value}",
@@ -152,7 +152,9 @@ impl<'a> Run<'a> {
             &self.device.settings.execution,
         );
         drop(turns);
-        self.device.coverage().ran(&kernel.name);
+        self.device
+            .coverage()
+            .ran(dispatch.pipeline.file(), &kernel.name);
         self.device
             .recorder()
             .add(self.record(dispatch, report.counters));
@@ -263,21 +265,13 @@ impl<'a> Run<'a> {
     }
 
     fn found(&mut self, mut finding: Finding) {
-        let file = finding
-            .location
-            .as_ref()
-            .map(|location| location.file.as_str());
-        if finding.severity == Severity::Note && self.device.settings.notes.fail(file) {
-            finding.severity = Severity::Error;
-        }
+        let place = finding.location.clone();
+        let file = place.as_ref().map(|location| location.file.as_str());
+        self.device.settings.notes.judge(&mut finding, file);
         self.device.report(&finding);
         if finding.is_error() {
             self.errors.push(finding);
         }
-    }
-
-    fn fail(&mut self, finding: Finding) {
-        self.found(finding);
     }
 }
 

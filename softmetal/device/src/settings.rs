@@ -1,5 +1,6 @@
 //! What can be chosen from outside.
 
+use crate::finding::{Finding, Severity};
 use crate::limits::THREADS_PER_GROUP;
 use softmetal_exec::Config;
 use std::path::PathBuf;
@@ -78,7 +79,7 @@ impl Settings {
         }
     }
 
-    /// Everything checked, nothing taken from the environment: for tests of the device itself.
+    /// Everything checked and nothing written, whatever the environment says: for tests of the device itself.
     pub fn checked() -> Self {
         let mut settings = Self::from_env();
         settings.check = true;
@@ -92,13 +93,17 @@ impl Settings {
 }
 
 impl Notes {
-    pub(crate) fn fail(&self, file: Option<&str>) -> bool {
-        match self {
+    /// Makes an error of a note in this file, if that is wanted.
+    pub(crate) fn judge(&self, finding: &mut Finding, file: Option<&str>) {
+        let fail = match self {
             Notes::Tell => false,
             Notes::Fail => true,
             Notes::FailIn(texts) => {
                 file.is_some_and(|file| texts.iter().any(|text| file.contains(text)))
             }
+        };
+        if fail && finding.severity == Severity::Note {
+            finding.severity = Severity::Error;
         }
     }
 }

@@ -33,6 +33,13 @@ fn a_result_is_read_after_the_wait() {
         let expected = [(kind::IN_FLIGHT, true), (kind::IN_FLIGHT, false)];
         assert_eq!(found, if waits { &[][..] } else { &expected[..] });
         buffer.wait_until_completed();
+        // What the host did wrong fails the next command buffer, and no other.
+        for fails in [!waits, false] {
+            let next = bench.command_buffer();
+            next.commit();
+            next.wait_until_completed();
+            assert_eq!(next.status() == Status::Error, fails);
+        }
     }
 }
 

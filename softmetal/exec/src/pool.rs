@@ -109,16 +109,33 @@ impl Pool {
             state.places = helpers;
         }
         self.board.posted.notify_all();
+        // Dropped last, even if a kernel panics: helpers look at the job.
+        let _helpers = Helpers(&self.board);
         self.own.work(job);
-        let mut state = lock(&self.board.state);
+    }
+}
+
+/// The helpers at work on a job; to drop it is to wait for them.
+struct Helpers<'a>(&'a Board);
+
+impl Drop for Helpers<'_> {
+    fn drop(&mut self) {
+        let mut state = lock(&self.0.state);
         state.job = None;
         while state.working > 0 {
-            state = self
-                .board
-                .finished
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+            let finished = self.0.finished.wait(state);
+            state = finished.unwrap_or_else(PoisonError::into_inner);
         }
+    }
+}
+
+/// A helper at work; to drop it is to be done, or to have panicked.
+struct Working<'a>(&'a Board);
+
+impl Drop for Working<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.state).working -= 1;
+        self.0.finished.notify_all();
     }
 }
 
@@ -132,11 +149,11 @@ fn help(board: &Board) {
                 state.places -= 1;
                 state.working += 1;
                 drop(state);
+                let working = Working(board);
                 // SAFETY: the poster waits until nobody works on it.
                 worker.work(unsafe { &*job });
+                drop(working);
                 state = lock(&board.state);
-                state.working -= 1;
-                board.finished.notify_all();
             }
             _ => {
                 state = board

@@ -44,7 +44,8 @@ impl Accessor<'_> {
         let relation = self.view.relation(earlier, self.memory, self.oldest);
         if relation == Relation::Before
             || earlier & self.flags & ATOMIC != 0
-            || (earlier | self.flags) & PARTIAL != 0
+            // Two parts of a granule need not be the same bytes.
+            || earlier & self.flags & PARTIAL != 0
         {
             return None;
         }

@@ -46,6 +46,7 @@ const fn case(name: &'static str, kind: Kind) -> Case {
 const CASES: &[Case] = &[
     case("missing_barrier", Kind::Race),
     case("missing_barrier_half", Kind::Race),
+    case("floats_read_as_halves", Kind::Race),
     case("barrier_without_flag", Kind::MemoryOrder),
     case("barrier_with_wrong_flag", Kind::MemoryOrder),
     Case { groups: 2, input: 128, output: 128, ..case("device_exchange_with_wrong_flag", Kind::MemoryOrder) },

@@ -139,7 +139,11 @@ impl ComputeEncoder {
             grid,
             group,
         };
-        let findings = validate::dispatch(&dispatch);
+        let mut findings = validate::dispatch(&dispatch);
+        let notes = &state.recording.buffer.device().settings.notes;
+        for finding in &mut findings {
+            notes.judge(finding, Some(dispatch.pipeline.file()));
+        }
         let fails = findings.iter().any(Finding::is_error);
         for finding in findings {
             state.recording.refuse(finding);
