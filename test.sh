@@ -97,7 +97,7 @@ softmetal_grid() {
     rm -f "target/digests-$1.txt"
     CANDLE_FUSED_TEST_DEVICES=metal CANDLE_FUSED_TEST_DIGESTS=$PWD/target/digests-$1.txt \
         SOFTMETAL_SCHEDULE=$1 SOFTMETAL_THREADS=$2 SOFTMETAL_NOTES=error SOFTMETAL_NOTES_IN=.metal \
-        softmetal_cargo test --quiet -p candle-fused -- --test-threads "$2"
+        softmetal_cargo test --quiet -p candle-fused --test main -- --test-threads "$2"
     echo "$1: ok"
 }
 
@@ -109,6 +109,7 @@ kernels_that_never_ran() {
 # The first run compiles the kernels; the others find them compiled.
 softmetal_tests() {
     softmetal_cargo test --workspace --exclude candle-fused
+    softmetal_cargo test -p candle-fused --lib -- metal::
 
     local coverage=$PWD/target/softmetal-coverage.txt unused
     rm -f "$coverage"
