@@ -32,7 +32,8 @@ fn main() -> ExitCode {
         Ok(None) => return print(cli::HELP),
         Err(error) => return fail(&format!("{error}; see --help"), 2),
     };
-    let cases = cases::all();
+    let mut cases = cases::all();
+    cases.retain(|case| !case.variant);
     let rows: Vec<Row> = plan::rows(&cases, options.quick)
         .into_iter()
         .filter(|row| options.selects(&row.key()))

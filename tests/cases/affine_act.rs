@@ -1,3 +1,4 @@
+use super::activation::ACTS;
 use super::{zeros, Arg, Fill, OpCase, Reject};
 use candle_fused::ops::affine_act::{affine_act, affine_act_inplace, reference};
 use candle_fused::ops::Act;
@@ -17,12 +18,15 @@ pub fn cases() -> Vec<OpCase> {
         Arg::column("scale", Fill::Signal),
         Arg::vector("bias", Fill::Addend),
     );
-    vec![
+    let mut cases = vec![
         case("affine", vector, Act::Identity),
         case("affine_silu", vector, Act::Silu),
         case("affine_relu_by_matrix", matrix, Act::Relu),
         case("affine_gelu_by_column", mixed, Act::Gelu),
-    ]
+    ];
+    cases
+        .extend(ACTS.map(|act| case(&format!("affine_act_{}", act.name()), vector, act).variant()));
+    cases
 }
 
 fn case(name: &str, (scale, bias): (Arg, Arg), act: Act) -> OpCase {

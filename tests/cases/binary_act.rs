@@ -1,3 +1,4 @@
+use super::activation::ACTS;
 use super::{zeros, Arg, Fill, OpCase, Reject};
 use candle_fused::ops::binary_act::{
     add_act, add_act_inplace, add_relu, bias_act, mul_act, mul_act_inplace, mul_relu, reference,
@@ -42,6 +43,15 @@ pub fn cases() -> Vec<OpCase> {
         Arg::column("y", Fill::Signal),
         Act::Gelu,
     ));
+    for act in ACTS {
+        let name = act.name();
+        let (added, factor) = (
+            Arg::matrix("y", Fill::Addend),
+            Arg::matrix("y", Fill::Signal),
+        );
+        cases.push(add(&format!("add_act_{name}"), added, act).variant());
+        cases.push(mul(&format!("mul_act_{name}"), factor, act).variant());
+    }
     cases
 }
 

@@ -1,6 +1,7 @@
 use super::{zeros, Arg, Fill, OpCase, Reject};
 use candle_fused::ops::dropout::{
     dropout, dropout_add, dropout_inplace, reference, reference_add, relu_dropout,
+    relu_dropout_inplace,
 };
 use candle_fused::ops::Act;
 
@@ -28,7 +29,8 @@ pub fn cases() -> Vec<OpCase> {
             |t| relu_dropout(&t[0], P, SEED),
             |t| reference(&t[0], Act::Relu, P, SEED),
         )
-        .stock(|t| candle_nn::ops::dropout(&t[0].relu()?, P)),
+        .stock(|t| candle_nn::ops::dropout(&t[0].relu()?, P))
+        .in_place(|t| relu_dropout_inplace(&t[0], P, SEED)),
         OpCase::new(
             OP,
             "dropout_add",

@@ -1,3 +1,4 @@
+use super::activation::ACTS;
 use super::{zeros, Arg, Fill, OpCase, Reject};
 use candle_core::{Result, Tensor};
 use candle_fused::ops::glu::{
@@ -9,7 +10,7 @@ use candle_fused::ops::Act;
 const OP: &str = "glu";
 
 pub fn cases() -> Vec<OpCase> {
-    vec![
+    let mut cases = vec![
         two("swiglu", swiglu, Act::Silu),
         two("geglu", geglu, Act::Gelu),
         two("reglu", reglu, Act::Relu),
@@ -21,10 +22,19 @@ pub fn cases() -> Vec<OpCase> {
         packed("swiglu_packed", swiglu_packed, Act::Silu).stock(|t| candle_nn::ops::swiglu(&t[0])),
         packed("geglu_packed", geglu_packed, Act::Gelu),
         packed("reglu_packed", reglu_packed, Act::Relu),
-    ]
+    ];
+    for act in ACTS {
+        let name = format!("glu_{}", act.name());
+        cases.push(two(&name, move |gate, up| glu(gate, up, act), act).variant());
+    }
+    cases
 }
 
-fn two(name: &str, fused: fn(&Tensor, &Tensor) -> Result<Tensor>, act: Act) -> OpCase {
+fn two(
+    name: &str,
+    fused: impl Fn(&Tensor, &Tensor) -> Result<Tensor> + Send + Sync + 'static,
+    act: Act,
+) -> OpCase {
     let args = [
         Arg::matrix("gate", Fill::Signal),
         Arg::matrix("up", Fill::Signal),

@@ -15,6 +15,14 @@ pub fn cases() -> Vec<OpCase> {
         affine("group_norm_by_channel", CHANNELS),
         OpCase::new(
             OP,
+            "group_norm_no_bias",
+            &[X, WEIGHT],
+            |t| group_norm(&t[0], 2, Some(&t[1]), None, EPS),
+            |t| reference(&t[0], 2, Some(&t[1]), None, EPS),
+        )
+        .in_place(|t| group_norm_inplace(&t[0], 2, Some(&t[1]), None, EPS)),
+        OpCase::new(
+            OP,
             "group_norm_plain",
             &[Arg::new("x", Fill::Signal, |rows, cols| {
                 vec![rows, CHANNELS, 2, cols]

@@ -80,6 +80,8 @@ pub struct OpCase {
     pub grad_class: Class,
     /// Whether outputs may be 0 by their place alone, even in a row that is NaN.
     pub hides: bool,
+    /// Another case of the op differs in nothing but the activation: small sizes will do.
+    pub variant: bool,
 }
 
 /// How rounding errors add up, which decides the tolerance.
@@ -174,6 +176,7 @@ impl OpCase {
             class: Class::Elementwise,
             grad_class: Class::Derivative,
             hides: false,
+            variant: false,
         }
     }
 
@@ -201,6 +204,11 @@ impl OpCase {
 
     pub fn stepwise_gradients(mut self) -> Self {
         self.grad_class = Class::Stepwise;
+        self
+    }
+
+    pub fn variant(mut self) -> Self {
+        self.variant = true;
         self
     }
 

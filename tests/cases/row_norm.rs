@@ -125,6 +125,28 @@ fn with_residual() -> Vec<OpCase> {
         }),
         OpCase::new(
             OP,
+            "add_rms_norm_plain",
+            &[X, RESIDUAL],
+            |t| add_rms_norm(&t[0], &t[1], None, EPS),
+            |t| {
+                let sum = (&t[0] + &t[1])?;
+                let normed = reference_rms(&sum, None, EPS)?;
+                Ok((sum, normed))
+            },
+        ),
+        OpCase::new(
+            OP,
+            "add_layer_norm_no_bias",
+            &[X, RESIDUAL, WEIGHT],
+            |t| add_layer_norm(&t[0], &t[1], Some(&t[2]), None, EPS),
+            |t| {
+                let sum = (&t[0] + &t[1])?;
+                let normed = reference_layer(&sum, Some(&t[2]), None, EPS)?;
+                Ok((sum, normed))
+            },
+        ),
+        OpCase::new(
+            OP,
             "add_layer_norm_plain",
             &[X, RESIDUAL],
             |t| add_layer_norm(&t[0], &t[1], None, None, EPS),

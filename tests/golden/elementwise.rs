@@ -1,5 +1,7 @@
 use super::{assert_near, cpu, slopes};
+use crate::devices::devices;
 use candle_core::{DType, Result, Tensor};
+use candle_fused::ops::binary_act::{BinaryAct, BinaryActBwd, BinaryOp};
 use candle_fused::ops::*;
 
 #[test]
@@ -135,4 +137,22 @@ fn doubles_fall_back() -> Result<()> {
     assert_near(&y, &[0.8413447460685429, -0.0040496940948903], 1e-12)?;
     let ones: Tensor = x.ones_like()?;
     assert_near(&add_relu(&x, &ones)?, &[2., 0.], 0.)
+}
+
+/// Autograd passes the gradient of a plain sum on as it is; the op of the backward can be applied all the same.
+#[test]
+fn the_backward_of_a_sum_is_its_gradient() -> Result<()> {
+    let sum = BinaryAct {
+        op: BinaryOp::Add,
+        act: Act::Identity,
+    };
+    for device in devices() {
+        for dtype in [DType::F32, DType::F16, DType::BF16] {
+            let of = |values: [f32; 3]| Tensor::new(&values, device)?.to_dtype(dtype);
+            let (x, y, g) = (of([1., 2., 3.])?, of([4., 5., 6.])?, of([0.5, -1., 2.])?);
+            let dz = x.apply_op3(&y, &g, BinaryActBwd(sum))?;
+            assert_eq!(dz.to_dtype(DType::F32)?.to_vec1::<f32>()?, [0.5, -1., 2.]);
+        }
+    }
+    Ok(())
 }

@@ -1,4 +1,4 @@
-//! `CANDLE_FUSED_TEST_DIGESTS=FILE` lists a digest of every output and gradient, so that runs can be compared.
+//! `CANDLE_FUSED_TEST_DIGESTS=FILE` adds a digest of every output and gradient to a list, so that runs can be compared.
 
 use super::check;
 use super::Point;
@@ -12,7 +12,8 @@ pub fn record(point: &Point, what: impl std::fmt::Display, tensor: &Tensor) -> R
     static LIST: OnceLock<Option<Mutex<File>>> = OnceLock::new();
     let list = LIST.get_or_init(|| {
         let path = std::env::var_os("CANDLE_FUSED_TEST_DIGESTS")?;
-        Some(Mutex::new(File::create(path).expect("a file for digests")))
+        let file = File::options().create(true).append(true).open(path);
+        Some(Mutex::new(file.expect("a file for digests")))
     });
     let Some(list) = list else { return Ok(()) };
     let mut hasher = DefaultHasher::new();

@@ -21,7 +21,7 @@ pub const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
 /// A few rows of lengths below, at and above the vector widths, unrolled blocks and simdgroups, one
 /// vocabulary, and many short rows. Both kinds of empty tensors.
-const SIZES: [(usize, usize); 12] = [
+const SIZES: [(usize, usize); 13] = [
     (3, 0),
     (0, 3),
     (3, 1),
@@ -30,6 +30,7 @@ const SIZES: [(usize, usize); 12] = [
     (3, 33),
     (3, 1025),
     (130, 3),
+    (3, 513),
     (3, 4097),
     (3, 32000),
     (4097, 3),
@@ -48,6 +49,9 @@ const LARGE_SIZES: [(usize, usize); 4] = [(3, 32000), (1025, 33), (2, 70001), (3
 const ENOUGH: usize = 100_000;
 const ENOUGH_TWICE: usize = 40_000;
 const ENOUGH_BY_LAYOUT: usize = 5_000;
+
+/// On any device.
+const ENOUGH_OF_A_VARIANT: usize = 100;
 
 /// The sizes, or the reduced ones where the environment asks for them.
 fn or_reduced(sizes: &'static [(usize, usize)]) -> &'static [(usize, usize)] {
@@ -78,7 +82,8 @@ fn run(op: &str, sizes: &[(usize, usize)], enough: usize, check: Check) {
         for device in devices() {
             for dtype in DTYPES {
                 for &(rows, cols) in sizes {
-                    if !device.is_cpu() && rows * cols > enough {
+                    let (count, emulated) = (rows * cols, !device.is_cpu());
+                    if emulated && count > enough || case.variant && count > ENOUGH_OF_A_VARIANT {
                         continue;
                     }
                     let point = Point {
