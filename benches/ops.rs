@@ -33,8 +33,7 @@ criterion_group! {
 criterion_main!(ops);
 
 fn bench(criterion: &mut Criterion) {
-    let mut cases = cases::all();
-    cases.retain(|case| !case.variant);
+    let cases = cases::all();
     let rows = plan::rows(&cases, false);
     for rows in rows.chunk_by(|a, b| a.case.op == b.case.op) {
         let mut group = criterion.benchmark_group(rows[0].case.op);

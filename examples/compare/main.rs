@@ -32,8 +32,7 @@ fn main() -> ExitCode {
         Ok(None) => return print(cli::HELP),
         Err(error) => return fail(&format!("{error}; see --help"), 2),
     };
-    let mut cases = cases::all();
-    cases.retain(|case| !case.variant);
+    let cases = cases::all();
     let rows: Vec<Row> = plan::rows(&cases, options.quick)
         .into_iter()
         .filter(|row| options.selects(&row.key()))

@@ -82,8 +82,10 @@ fn run(op: &str, sizes: &[(usize, usize)], enough: usize, check: Check) {
         for device in devices() {
             for dtype in DTYPES {
                 for &(rows, cols) in sizes {
-                    let (count, emulated) = (rows * cols, !device.is_cpu());
-                    if emulated && count > enough || case.variant && count > ENOUGH_OF_A_VARIANT {
+                    let count = rows * cols;
+                    if count > enough && !device.is_cpu()
+                        || count > ENOUGH_OF_A_VARIANT && case.variant
+                    {
                         continue;
                     }
                     let point = Point {

@@ -187,7 +187,8 @@ impl CommandBuffer {
     }
 
     /// Reports a finding. An error makes this command buffer fail if it is not committed yet.
-    pub(crate) fn misuse(&self, finding: Finding) {
+    pub(crate) fn misuse(&self, mut finding: Finding) {
+        self.device().settings.notes.judge(&mut finding, None);
         self.device().report(&finding);
         let mut state = self.state();
         if finding.is_error() && state.status < Status::Committed {

@@ -38,7 +38,7 @@ impl Coverage {
     }
 
     pub(crate) fn ran(&self, file: &str, kernel: &str) {
-        self.add([format!("ran {file} {kernel}\n")]);
+        self.add(std::iter::once_with(|| format!("ran {file} {kernel}\n")));
     }
 
     fn add(&self, new: impl IntoIterator<Item = String>) {

@@ -99,7 +99,8 @@ impl Device {
     }
 
     /// Reports what the host did wrong outside of any command buffer: the next one to be committed fails.
-    pub(crate) fn raise(&self, finding: Finding) {
+    pub(crate) fn raise(&self, mut finding: Finding) {
+        self.settings.notes.judge(&mut finding, None);
         self.report(&finding);
         if finding.is_error() {
             self.raised().push(finding);

@@ -107,3 +107,25 @@ impl Notes {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::finding::kind;
+
+    #[test]
+    fn notes_fail_where_that_is_wanted() {
+        let ours = Notes::FailIn(vec![".metal".into()]);
+        for (notes, file, fails) in [
+            (&Notes::Tell, Some("a.metal"), false),
+            (&Notes::Fail, None, true),
+            (&ours, Some("a.metal"), true),
+            (&ours, Some("program_source"), false),
+            (&ours, None, false),
+        ] {
+            let mut finding = Finding::new(kind::EMPTY, "nothing").note();
+            notes.judge(&mut finding, file);
+            assert_eq!(finding.is_error(), fails, "{notes:?} {file:?}");
+        }
+    }
+}

@@ -214,15 +214,16 @@ mod tests {
     use super::*;
     use crate::source::parse;
 
+    /// With one blank between words.
+    fn words(text: &str) -> String {
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
     fn erased(text: &str) -> String {
         let source = parse(text);
         let mut edits = Edits::new(&source);
         erase(&source, &mut edits);
-        edits
-            .render(&source, 0..source.len())
-            .split_whitespace()
-            .collect::<Vec<_>>()
-            .join(" ")
+        words(&edits.render(&source, 0..source.len()))
     }
 
     #[test]
@@ -256,11 +257,7 @@ mod tests {
         let items = crate::declaration::parse(&source).unwrap();
         let mut edits = Edits::new(&source);
         keep(&source, &items, &mut edits);
-        edits
-            .render(&source, 0..source.len())
-            .split_whitespace()
-            .collect::<Vec<_>>()
-            .join(" ")
+        words(&edits.render(&source, 0..source.len()))
     }
 
     #[test]

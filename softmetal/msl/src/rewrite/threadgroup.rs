@@ -189,14 +189,26 @@ impl Variables {
             .find_map(|(.., initialiser)| *initialiser)
     }
 
+    /// Each variable's slot, name and dimensions.
+    fn numbered<'a>(
+        &'a self,
+        source: &'a Source,
+        edits: &'a Edits,
+        slots: &'a mut u32,
+    ) -> impl Iterator<Item = (u32, &'a str, String)> + 'a {
+        self.declarators.iter().map(move |(name, dimensions, _)| {
+            let slot = *slots;
+            *slots += 1;
+            let dimensions = edits.render(source, dimensions.clone());
+            (slot, &*source[*name].text, dimensions)
+        })
+    }
+
+    /// As the check of address spaces sees them.
     fn reference(&self, source: &Source, edits: &Edits, slots: &mut u32) -> String {
         let type_text = edits.render(source, self.type_range.clone());
         let mut text = String::new();
-        for (name, dimensions, _) in &self.declarators {
-            let dimensions = edits.render(source, dimensions.clone());
-            let name = &source[*name].text;
-            let slot = *slots;
-            *slots += 1;
+        for (slot, name, dimensions) in self.numbered(source, edits, slots) {
             text += &format!(
                 "typedef {type_text} sm_t{slot}{dimensions}; \
                  __local sm_t{slot}& {name} = softmetal::threadgroup_variable<sm_t{slot}>(); "
@@ -210,11 +222,7 @@ impl Variables {
     fn text(&self, source: &Source, edits: &Edits, slots: &mut u32, owner: &str) -> String {
         let type_text = edits.render(source, self.type_range.clone());
         let mut text = String::new();
-        for (name, dimensions, _) in &self.declarators {
-            let dimensions = edits.render(source, dimensions.clone());
-            let name = &source[*name].text;
-            let slot = *slots;
-            *slots += 1;
+        for (slot, name, dimensions) in self.numbered(source, edits, slots) {
             let (declared, member) = match &self.alignment {
                 Some(alignment) => {
                     let alignment = edits.render(source, alignment.clone());
