@@ -132,6 +132,26 @@ pub trait FusedTensorOps: private::AsTensor {
         reglu_fused = reglu, reglu_packed_fused = reglu_packed;
     }
 
+    /// `x·Wᵀ + bias`
+    fn linear_fused(&self, w: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+        ops::linear(self.tensor(), w, bias)
+    }
+    /// [`Self::linear_fused`] with a frozen weight and bias.
+    fn frozen_linear_fused(&self, w: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+        ops::frozen_linear(self.tensor(), w, bias)
+    }
+    /// `x·Wᵀ + bias + scale · (x·Aᵀ)·Bᵀ` with a frozen W and bias.
+    fn lora_fused(
+        &self,
+        w: &Tensor,
+        bias: Option<&Tensor>,
+        a: &Tensor,
+        b: &Tensor,
+        scale: f32,
+    ) -> Result<Tensor> {
+        ops::lora(self.tensor(), w, bias, a, b, scale)
+    }
+
     /// Dropout with an explicit seed.
     fn dropout_fused(&self, p: f32, seed: u64) -> Result<Tensor> {
         ops::dropout(self.tensor(), p, seed)

@@ -24,6 +24,8 @@ mod apply;
 mod check;
 mod cpu;
 pub mod ext;
+mod held;
+mod layout;
 #[cfg(any(feature = "metal", test))]
 pub mod metal;
 pub mod nn;

@@ -7,4 +7,6 @@ mod errors;
 mod golden;
 mod grid;
 mod layers;
+mod lora;
+mod products;
 mod training;

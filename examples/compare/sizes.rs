@@ -108,6 +108,24 @@ pub fn sizes(case: &OpCase) -> Vec<Size> {
             size("64x4x4096", &[64, 4096]).run(ALL).quick(),
             size("64x4x16384", &[64, 16384]),
         ],
+        ("lora", "lora_square_8" | "lora_square_64") => vec![
+            TINY,
+            ONE_ROW.run(&[Forward, Train]).quick(),
+            size("8x4096", &[8, 4096]).run(&[Forward, Train]),
+            size("16x4096", &[16, 4096]),
+            size("32x4096", &[32, 4096]),
+            size("64x1024", &[64, 1024]).run(&[Forward, Train]),
+            size("512x4096", &[512, 4096])
+                .run(&[Forward, Train])
+                .of(&[DType::F32])
+                .quick(),
+            size("512x4096", &[512, 4096]).of(&[DType::F16, DType::BF16]),
+        ],
+        ("linear" | "lora", _) => vec![
+            TINY,
+            ONE_ROW,
+            BATCH.run(&[Forward, Train]).of(&[DType::F32]).slow(),
+        ],
         ("reduce", "sum_last_dim" | "max_last_dim" | "sum_all") => {
             vec![TINY, LOGITS, ROWS, COLS, BATCH, SQUARE]
         }

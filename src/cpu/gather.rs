@@ -3,6 +3,7 @@
 use super::alloc;
 use super::element::Element;
 use super::parallel::{self, Shared};
+use crate::layout::collapsed;
 use candle_core::Layout;
 use std::borrow::Cow;
 
@@ -34,22 +35,6 @@ pub fn periodic<'a, T: Element>(data: &'a [T], layout: &Layout) -> Cow<'a, [T]> 
         return Cow::Owned(Vec::new());
     }
     contiguous(data, &inner)
-}
-
-/// Dims and strides with size-1 dims dropped and dims that step as one merged.
-pub fn collapsed(layout: &Layout) -> Vec<(usize, usize)> {
-    let mut out: Vec<(usize, usize)> = Vec::with_capacity(layout.dims().len());
-    for (&d, &s) in layout.dims().iter().zip(layout.stride()) {
-        match out.last_mut() {
-            _ if d == 1 => {}
-            Some((ld, ls)) if *ls == d * s => {
-                *ld *= d;
-                *ls = s;
-            }
-            _ => out.push((d, s)),
-        }
-    }
-    out
 }
 
 /// A layout as a stack of planes: `plane(i)` is the offset of the i-th, each `rows × cols`.

@@ -5,6 +5,7 @@ pub mod element;
 pub mod elementwise;
 pub mod gather;
 pub mod math;
+pub mod matmul;
 pub mod moments;
 pub mod parallel;
 pub mod row_op;

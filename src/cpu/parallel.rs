@@ -15,6 +15,11 @@ const MIN_SHARE: usize = 16 * 1024;
 /// The cost in these units of an element that needs an exponential.
 pub const EXP: usize = 8;
 
+/// Threads that work is shared out to.
+pub fn threads() -> usize {
+    barrier_pool().n_workers() + 1
+}
+
 /// Covers `0..n` by ranges, in parallel when `n · cost` is worth it. Every range but the last is a
 /// multiple of `align` long. `work` must not come back here: the pool takes one call at a time.
 pub fn ranges(n: usize, cost: usize, align: usize, work: impl Fn(Range<usize>) + Sync + Send) {
@@ -29,13 +34,12 @@ fn split(n: usize, cost: usize, align: usize, work: &(dyn Fn(Range<usize>) + Syn
     if n.saturating_mul(cost) < MIN_PARALLEL || n <= align {
         return work(0..n);
     }
-    let pool = barrier_pool();
     // Eight shares per thread even out a busy core.
     let share = n
-        .div_ceil(8 * (pool.n_workers() + 1))
+        .div_ceil(8 * threads())
         .max(MIN_SHARE.div_ceil(cost.max(1)));
     let share = share.next_multiple_of(align);
-    pool.execute_chunked(n.div_ceil(share), |shares| {
+    barrier_pool().execute_chunked(n.div_ceil(share), |shares| {
         work(shares.start * share..n.min(shares.end * share))
     });
 }

@@ -3,6 +3,7 @@
 use super::element::Element;
 use super::gather;
 use super::parallel::Shared;
+use crate::layout::collapsed;
 use candle_core::{Layout, Shape};
 use std::marker::PhantomData;
 
@@ -65,7 +66,7 @@ impl<'a, T: Element> RowView<'a, T> {
             layout.stride()[..rank - 1].to_vec(),
             0,
         );
-        let mut outer = gather::collapsed(&rows);
+        let mut outer = collapsed(&rows);
         RowView {
             base: Shared::new(base.cast_mut()),
             last: outer.pop().unwrap_or((1, 0)),

@@ -1,5 +1,6 @@
 //! What a layout broadcasts, so that kernels can read the short tensor instead of a materialised long one.
 
+use crate::layout::collapsed;
 use candle_core::{Layout, Shape};
 
 /// A layout taken apart: element `i` of its shape is element `(i / repeat) % period` of `core`.
@@ -45,7 +46,7 @@ impl Rows {
         let rows = layout.dims().len().saturating_sub(1);
         let leading = |stride: &[usize]| {
             let dims = Shape::from(&layout.dims()[..rows]);
-            collapse(&Layout::new(dims, stride[..rows].to_vec(), 0))
+            collapsed(&Layout::new(dims, stride[..rows].to_vec(), 0))
         };
         if layout.dims()[rows..].iter().all(|&cols| cols <= 1) || layout.stride()[rows] == 1 {
             return Self {
@@ -84,24 +85,6 @@ fn without_front(layout: &Layout) -> Layout {
 /// A dim of size 1 repeats nothing, but can be dropped like one that does, whatever its stride says.
 fn repeats(layout: &Layout, dim: usize) -> bool {
     layout.dims()[dim] == 1 || layout.stride()[dim] == 0
-}
-
-/// Dims and strides of the same element order with neighbouring dims merged where one stride serves both.
-pub(crate) fn collapse(layout: &Layout) -> Vec<(usize, usize)> {
-    let mut merged: Vec<(usize, usize)> = Vec::new();
-    for (&dim, &stride) in layout.dims().iter().zip(layout.stride()) {
-        if dim == 1 {
-            continue;
-        }
-        match merged.last_mut() {
-            Some((outer, outer_stride)) if *outer_stride == dim * stride => {
-                *outer *= dim;
-                *outer_stride = stride;
-            }
-            _ => merged.push((dim, stride)),
-        }
-    }
-    merged
 }
 
 #[cfg(test)]
@@ -222,14 +205,14 @@ mod tests {
     #[test]
     fn collapsing_keeps_the_order() {
         for layout in layouts() {
-            let merged = collapse(&layout);
+            let merged = collapsed(&layout);
             let (dims, stride): (Vec<_>, Vec<_>) = merged.into_iter().unzip();
             let merged = Layout::new(Shape::from(dims), stride, layout.start_offset());
             assert_eq!(indices(&merged), indices(&layout));
         }
-        assert_eq!(collapse(&Layout::contiguous((3, 1, 4, 5))), [(60, 1)]);
+        assert_eq!(collapsed(&Layout::contiguous((3, 1, 4, 5))), [(60, 1)]);
         assert_eq!(
-            collapse(&Layout::contiguous((3, 4, 5)).narrow(1, 0, 2).unwrap()),
+            collapsed(&Layout::contiguous((3, 4, 5)).narrow(1, 0, 2).unwrap()),
             [(3, 20), (10, 1)]
         );
     }

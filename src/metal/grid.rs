@@ -23,6 +23,8 @@ enum Shrink {
     Y,
     /// So many units of `threads` along x are wanted in all: smaller groups, but more of them.
     Regroup(usize),
+    /// Nothing: the kernel counts on its threads.
+    Never,
 }
 
 /// The threadgroups of a dispatch and the threads of each.
@@ -45,6 +47,12 @@ impl Grid {
         if self.threads.iter().product::<usize>() > limit {
             let [x, y, z] = self.threads;
             match self.shrink {
+                Shrink::Never => {
+                    return Err(format!(
+                        "the pipeline allows {limit} threads, the kernel needs {}",
+                        x * y * z
+                    ))
+                }
                 Shrink::X => self.threads[0] = limit / (y * z) / SIMD * SIMD,
                 Shrink::Y => self.threads[1] = limit / (x * z),
                 Shrink::Regroup(total) => {
@@ -148,6 +156,17 @@ pub(crate) fn columns(cols: usize, parts: usize) -> Grid {
         groups: [cols.div_ceil(SIMD), parts, 1],
         threads: [SIMD, COLUMN_ROWS, 1],
         shrink: Shrink::Y,
+    }
+}
+
+/// A threadgroup of four simdgroups for each tile of `side` by `side` elements.
+///
+/// Kernel: the tile begins at row `threadgroup_position_in_grid.y * side` and column `.x * side`, to be checked.
+pub(crate) fn tiles(rows: usize, cols: usize, side: usize) -> Grid {
+    Grid {
+        groups: [cols.div_ceil(side), rows.div_ceil(side), 1],
+        threads: [4 * SIMD, 1, 1],
+        shrink: Shrink::Never,
     }
 }
 
@@ -287,6 +306,23 @@ mod tests {
                 assert!((parts - 1) * rows < 512);
             }
         }
+    }
+
+    #[test]
+    fn tiles_cover_a_matrix_and_keep_their_threads() {
+        for rows in SIZES {
+            for cols in SIZES {
+                let grid = tiles(rows, cols, 32).fit(128).unwrap();
+                assert!(grid.groups[0] * 32 >= cols && (grid.groups[0] - 1) * 32 < cols);
+                assert!(grid.groups[1] * 32 >= rows && (grid.groups[1] - 1) * 32 < rows);
+                assert_eq!(grid.threads, [128, 1, 1]);
+            }
+        }
+        let refused = tiles(1, 1, 32).fit(64).unwrap_err();
+        assert!(
+            refused.contains("64") && refused.contains("128"),
+            "{refused}"
+        );
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Tensors that an op overwrites.
 
-use super::broadcast::collapse;
 use super::error::MetalError;
 use super::{grid, sources, Launch, Operand};
+use crate::layout::collapsed;
 use candle_core::backend::BackendStorage;
 use candle_core::{Layout, MetalStorage, Result};
 
@@ -69,7 +69,7 @@ struct StridedParams {
 
 impl StridedParams {
     fn new(layout: &Layout) -> std::result::Result<Self, String> {
-        let merged = collapse(layout);
+        let merged = collapsed(layout);
         if merged.len() > MAX_DIMS {
             return Err(format!(
                 "more than {MAX_DIMS} dims of {layout:?} cannot be merged"

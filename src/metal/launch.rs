@@ -52,6 +52,14 @@ impl<'a> Launch<'a> {
         self.bind(Binding::Input(operand.buffer(), operand.offset()))
     }
 
+    /// The next argument, read; where there is none, another one's buffer stands in for what the kernel won't read.
+    pub(crate) fn input_or(self, operand: Option<&'a Operand<'_>>, other: &'a Operand<'_>) -> Self {
+        match operand {
+            Some(operand) => self.input(operand),
+            None => self.input_buffer(other.buffer()),
+        }
+    }
+
     /// The next argument, read: what an earlier launch has written.
     pub(crate) fn input_buffer(self, buffer: &'a Buffer) -> Self {
         self.bind(Binding::Input(buffer, 0))

@@ -33,6 +33,8 @@ pub(crate) mod sources;
 #[cfg(feature = "metal")]
 mod device;
 #[cfg(feature = "metal")]
+pub(crate) mod gemm;
+#[cfg(feature = "metal")]
 mod in_place;
 #[cfg(feature = "metal")]
 mod launch;

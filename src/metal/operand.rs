@@ -1,6 +1,7 @@
 //! Tensors as kernels want them: a buffer, a byte offset, and a rule for the index.
 
 use super::broadcast::{Broadcast, Rows};
+use crate::layout::MatrixLayout;
 use candle_core::backend::BackendStorage;
 use candle_core::{DType, Error, Layout, MetalDevice, MetalStorage, Result};
 use candle_metal_kernels::metal::Buffer;
@@ -60,6 +61,47 @@ impl<'a> Operand<'a> {
             dtype: storage.dtype(),
         };
         Ok((operand, dims))
+    }
+
+    /// What a launch has left: every element in its place.
+    pub(crate) fn fresh(buffer: Arc<Buffer>, count: usize, dtype: DType) -> Operand<'static> {
+        Operand {
+            held: Held::Copied(buffer),
+            offset: 0,
+            count,
+            period: count,
+            repeat: 1,
+            dtype,
+        }
+    }
+
+    /// The tensor where it lies, for a kernel that knows its strides.
+    pub(crate) fn strided(storage: &'a MetalStorage, layout: &Layout) -> Self {
+        let count = layout.shape().elem_count();
+        // A view of nothing may begin past the end.
+        let start = if count == 0 { 0 } else { layout.start_offset() };
+        Self {
+            held: Held::Borrowed(storage.buffer()),
+            offset: start * storage.dtype().size_in_bytes(),
+            count,
+            period: count,
+            repeat: 1,
+            dtype: storage.dtype(),
+        }
+    }
+
+    /// A matrix where it lies, and its strides. Copied only where no single stride leads from row to row.
+    pub(crate) fn matrix(
+        storage: &'a MetalStorage,
+        layout: &Layout,
+    ) -> Result<(Self, MatrixLayout)> {
+        Ok(match MatrixLayout::new(layout) {
+            Some(matrix) => (Self::strided(storage, layout), matrix),
+            None => (
+                Self::contiguous(storage, layout)?,
+                MatrixLayout::of_shape(layout.shape()),
+            ),
+        })
     }
 
     fn dense(

@@ -62,6 +62,8 @@ sources! {
     DROPOUT = "dropout",
     GLU = "glu",
     GROUP_NORM = "group_norm",
+    LINEAR = "linear",
+    LORA_GATHER = "lora_gather",
     REDUCE = "reduce",
     ROW_NORM = "row_norm",
     SOFTMAX = "softmax",

@@ -25,6 +25,7 @@
 pub mod activation;
 pub mod group_norm;
 pub mod layer_norm;
+pub mod lora;
 pub mod ops;
 
 pub use activation::Activation;

@@ -46,13 +46,18 @@ pub fn dropout(xs: &Tensor, drop_p: f32) -> Result<Tensor> {
     ops::dropout(xs, drop_p, fresh_seed())
 }
 
-/// Seeds that never repeat within a process and differ between processes.
-fn fresh_seed() -> u64 {
+/// Seeds that never repeat within a process and differ between processes. They lie far apart: who counts on from one
+/// doesn't come across another's.
+pub(super) fn fresh_seed() -> u64 {
     static START: OnceLock<u64> = OnceLock::new();
     static CALLS: AtomicU64 = AtomicU64::new(0);
     // RandomState is keyed by the operating system's randomness.
     let start = START.get_or_init(|| RandomState::new().build_hasher().finish());
-    start.wrapping_add(CALLS.fetch_add(1, Ordering::Relaxed))
+    let count = start.wrapping_add(CALLS.fetch_add(1, Ordering::Relaxed));
+    // The finaliser of SplitMix64, a permutation.
+    let mixed = (count ^ (count >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
 }
 
 /// [`candle_nn::Dropout`], with a mask that is made again in the backward pass instead of kept.
@@ -78,5 +83,17 @@ impl Dropout {
 impl ModuleT for Dropout {
     fn forward_t(&self, xs: &Tensor, train: bool) -> Result<Tensor> {
         self.forward(xs, train)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fresh_seed;
+
+    #[test]
+    fn seeds_leave_room_to_count_on() {
+        let mut seeds: Vec<u64> = (0..1000).map(|_| fresh_seed()).collect();
+        seeds.sort_unstable();
+        assert!(seeds.windows(2).all(|pair| pair[1] - pair[0] > 1 << 30));
     }
 }

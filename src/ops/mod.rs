@@ -7,6 +7,8 @@ pub mod binary_act;
 pub mod dropout;
 pub mod glu;
 pub mod group_norm;
+pub mod linear;
+pub mod lora;
 pub mod reduce;
 pub mod row_norm;
 pub mod softmax;
@@ -25,6 +27,8 @@ pub use glu::{
     geglu, geglu_packed, glu, glu_inplace, glu_packed, reglu, reglu_packed, swiglu, swiglu_packed,
 };
 pub use group_norm::{group_norm, group_norm_inplace};
+pub use linear::{frozen_linear, linear};
+pub use lora::{lora, lora_gather, lora_with, Adapter, Base};
 pub use reduce::{
     max_all, max_last_dim, mean_all, mean_last_dim, sum_all, sum_last_dim, Reduction,
 };

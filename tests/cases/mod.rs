@@ -16,6 +16,8 @@ mod dropout;
 mod fill;
 mod glu;
 mod group_norm;
+mod linear;
+mod lora;
 mod reduce;
 mod row_norm;
 mod softmax;
@@ -36,6 +38,8 @@ pub fn all() -> Vec<OpCase> {
         dropout::cases(),
         glu::cases(),
         group_norm::cases(),
+        linear::cases(),
+        lora::cases(),
         reduce::cases(),
         row_norm::cases(),
         softmax::cases(),
@@ -52,6 +56,8 @@ pub fn rejects() -> Vec<Reject> {
         dropout::rejects(),
         glu::rejects(),
         group_norm::rejects(),
+        linear::rejects(),
+        lora::rejects(),
         reduce::rejects(),
         row_norm::rejects(),
         softmax::rejects(),
@@ -82,6 +88,11 @@ pub struct OpCase {
     pub hides: bool,
     /// Another case of the op differs in nothing but the activation: small sizes will do.
     pub variant: bool,
+    /// The sizes of a product of matrices, where other ones matter. In what order it sums up, and so the last bits,
+    /// may depend on the layout.
+    pub product: Option<&'static [(usize, usize)]>,
+    /// Whether other tensors of the dtype lie between arguments and output.
+    pub composed: bool,
 }
 
 /// How rounding errors add up, which decides the tolerance.
@@ -177,6 +188,8 @@ impl OpCase {
             grad_class: Class::Derivative,
             hides: false,
             variant: false,
+            product: None,
+            composed: false,
         }
     }
 
@@ -205,6 +218,20 @@ impl OpCase {
     pub fn stepwise_gradients(mut self) -> Self {
         self.grad_class = Class::Stepwise;
         self
+    }
+
+    /// Not one kernel, but several with tensors in between.
+    pub fn composed(mut self) -> Self {
+        self.composed = true;
+        self
+    }
+
+    /// A product of matrices, whose gradients go through tensors of the dtype.
+    pub fn product(self, sizes: &'static [(usize, usize)]) -> Self {
+        OpCase {
+            product: Some(sizes),
+            ..self.reduction().stepwise_gradients()
+        }
     }
 
     pub fn variant(mut self) -> Self {

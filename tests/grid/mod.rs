@@ -50,14 +50,36 @@ const ENOUGH: usize = 100_000;
 const ENOUGH_TWICE: usize = 40_000;
 const ENOUGH_BY_LAYOUT: usize = 5_000;
 
+/// What an element of a product of matrices counts for.
+const PRODUCT: usize = 16;
+
 /// On any device.
 const ENOUGH_OF_A_VARIANT: usize = 100;
 
-/// The sizes, or the reduced ones where the environment asks for them.
-fn or_reduced(sizes: &'static [(usize, usize)]) -> &'static [(usize, usize)] {
-    match std::env::var("CANDLE_FUSED_TEST_GRID").as_deref() {
-        Ok("reduced") => &REDUCED_SIZES,
-        _ => sizes,
+/// What a check is run on.
+#[derive(Clone, Copy)]
+enum Sizes {
+    /// These, or a case's own ones. In both cases fewer of them where the environment asks for that.
+    Grid(&'static [(usize, usize)]),
+    /// These, or a case's own ones.
+    Whole(&'static [(usize, usize)]),
+    /// Just these.
+    Only(&'static [(usize, usize)]),
+}
+
+impl Sizes {
+    fn of(self, case: &OpCase) -> Vec<(usize, usize)> {
+        let reduced = std::env::var("CANDLE_FUSED_TEST_GRID").as_deref() == Ok("reduced");
+        let sizes = match (self, case.product) {
+            (Sizes::Only(sizes), _) | (Sizes::Whole(sizes), None) => sizes,
+            (Sizes::Grid(_), None) if reduced => &REDUCED_SIZES,
+            (Sizes::Grid(sizes), None) => sizes,
+            (Sizes::Grid(_) | Sizes::Whole(_), Some(own)) => own,
+        };
+        let few = |&(rows, cols): &(usize, usize)| {
+            !reduced || case.product.is_none() || rows * cols < 400
+        };
+        sizes.iter().copied().filter(few).collect()
     }
 }
 
@@ -70,24 +92,31 @@ struct Point<'a> {
     device: &'a Device,
 }
 
+impl Point<'_> {
+    fn is_left_out(&self, enough: usize) -> bool {
+        let product = self.case.product.is_some();
+        let count = self.rows * self.cols * if product { PRODUCT } else { 1 };
+        if self.case.variant && count > ENOUGH_OF_A_VARIANT {
+            return true;
+        }
+        // Strides are the same in every dtype.
+        let again = product && enough == ENOUGH_BY_LAYOUT && self.dtype != DType::F16;
+        !self.device.is_cpu() && (count > enough || again)
+    }
+}
+
 /// Checks one point: `Err` where a call fails, `Ok(Err)` where a result is wrong.
 type Check = fn(&Point) -> Result<std::result::Result<(), String>>;
 
 /// Runs the check on every point of the op and reports all that are wrong.
-fn run(op: &str, sizes: &[(usize, usize)], enough: usize, check: Check) {
+fn run(op: &str, sizes: Sizes, enough: usize, check: Check) {
     let cases: Vec<OpCase> = cases::all().into_iter().filter(|c| c.op == op).collect();
     assert!(!cases.is_empty(), "no case declared for {op}");
     let mut wrong = Vec::new();
     for case in &cases {
         for device in devices() {
             for dtype in DTYPES {
-                for &(rows, cols) in sizes {
-                    let count = rows * cols;
-                    if count > enough && !device.is_cpu()
-                        || count > ENOUGH_OF_A_VARIANT && case.variant
-                    {
-                        continue;
-                    }
+                for (rows, cols) in sizes.of(case) {
                     let point = Point {
                         case,
                         rows,
@@ -95,6 +124,9 @@ fn run(op: &str, sizes: &[(usize, usize)], enough: usize, check: Check) {
                         dtype,
                         device,
                     };
+                    if point.is_left_out(enough) {
+                        continue;
+                    }
                     wrong.extend(problem(&point, check));
                     // Candle on Metal waits for all it did since the last time.
                     device.synchronize().expect("no work outlives its check");
@@ -144,43 +176,43 @@ macro_rules! grid {
             const OP: &str = stringify!($op);
             #[test]
             fn forward() {
-                run(OP, or_reduced(&SIZES), ENOUGH, forward::agrees_with_reference);
+                run(OP, Sizes::Grid(&SIZES), ENOUGH, forward::agrees_with_reference);
             }
             #[test]
             fn layouts() {
-                run(OP, or_reduced(&SIZES), ENOUGH_BY_LAYOUT, forward::ignores_layout);
+                run(OP, Sizes::Grid(&SIZES), ENOUGH_BY_LAYOUT, forward::ignores_layout);
             }
             #[test]
             fn repeats() {
-                run(OP, or_reduced(&LARGE_SIZES), ENOUGH_TWICE, forward::repeats);
+                run(OP, Sizes::Grid(&LARGE_SIZES), ENOUGH_TWICE, forward::repeats);
             }
             #[test]
             fn gradients_repeat() {
-                run(OP, or_reduced(&LARGE_SIZES), ENOUGH_TWICE, gradients::repeat);
+                run(OP, Sizes::Grid(&LARGE_SIZES), ENOUGH_TWICE, gradients::repeat);
             }
             #[test]
             fn in_place() {
-                run(OP, or_reduced(&SIZES), ENOUGH_BY_LAYOUT, in_place::changes_only_its_view);
+                run(OP, Sizes::Grid(&SIZES), ENOUGH_BY_LAYOUT, in_place::changes_only_its_view);
             }
             #[test]
             fn gradients() {
-                run(OP, or_reduced(&SIZES), ENOUGH, gradients::agree_with_reference);
+                run(OP, Sizes::Grid(&SIZES), ENOUGH, gradients::agree_with_reference);
             }
             #[test]
             fn gradients_by_layout() {
-                run(OP, or_reduced(&FEW_SIZES), ENOUGH_BY_LAYOUT, gradients::ignore_layout);
+                run(OP, Sizes::Grid(&FEW_SIZES), ENOUGH_BY_LAYOUT, gradients::ignore_layout);
             }
             #[test]
             fn gradients_of_some() {
-                run(OP, &[(3, 33), (130, 3)], ENOUGH, gradients::reach_one_alone);
+                run(OP, Sizes::Only(&[(3, 33), (130, 3)]), ENOUGH, gradients::reach_one_alone);
             }
             #[test]
             fn finite_differences() {
-                run(OP, &[(3, 5)], ENOUGH, finite_differences::agree);
+                run(OP, Sizes::Only(&[(3, 5)]), ENOUGH, finite_differences::agree);
             }
             #[test]
             fn specials() {
-                run(OP, &[(12, 33), (12, 1025)], ENOUGH, specials::as_stock);
+                run(OP, Sizes::Whole(&[(12, 33), (12, 1025)]), ENOUGH, specials::as_stock);
             }
         })*
 
@@ -201,6 +233,8 @@ grid! {
     dropout
     glu
     group_norm
+    linear
+    lora
     reduce
     row_norm
     softmax

@@ -1,7 +1,6 @@
 //! NaN, infinities, zeros, huge and tiny values come out as stock Candle has them in f32.
 
 use super::check::{self, all, at, Verdict};
-use super::tolerance::tolerance;
 use super::Point;
 use candle_core::{DType, Device, Result, Tensor};
 
@@ -31,7 +30,12 @@ const SPECIALS: [Special; 11] = [
 
 pub fn as_stock(point: &Point) -> Result<Verdict> {
     let mut inputs = point.inputs()?;
-    inputs[0] = overwritten(&inputs[0])?;
+    // Products of the last special overflow f16 on the way to a sum that needn't.
+    let specials = match point.case.product {
+        Some(_) => &SPECIALS[..SPECIALS.len() - 1],
+        None => &SPECIALS,
+    };
+    inputs[0] = overwritten(&inputs[0], specials)?;
     let outputs = (point.case.fused)(&inputs)?;
     let wide = inputs
         .iter()
@@ -39,7 +43,7 @@ pub fn as_stock(point: &Point) -> Result<Verdict> {
         .collect::<Result<Vec<_>>>()?;
     let expected = (point.case.reference)(&wide)?;
     // Stock's own f32 error comes on top.
-    let mut tolerance = tolerance(point.dtype, point.case.class);
+    let mut tolerance = point.tolerance();
     tolerance.rel += 1e-5;
     all(outputs.iter().zip(&expected).enumerate(), |(i, (o, e))| {
         let e = match point.case.hides {
@@ -57,7 +61,7 @@ fn where_not_zero(output: &Tensor, expected: &Tensor) -> Result<Tensor> {
 }
 
 /// Slice i of the first dim gets the i-th special.
-fn overwritten(x: &Tensor) -> Result<Tensor> {
+fn overwritten(x: &Tensor, specials: &[Special]) -> Result<Tensor> {
     let (dtype, device) = (x.dtype(), x.device());
     let slice = x.elem_count() / x.dim(0)?.max(1);
     let mut values = x
@@ -65,10 +69,10 @@ fn overwritten(x: &Tensor) -> Result<Tensor> {
         .to_dtype(DType::F32)?
         .flatten_all()?
         .to_vec1::<f32>()?;
-    for (chunk, special) in values.chunks_mut(slice.max(1)).zip(SPECIALS) {
+    for (chunk, special) in values.chunks_mut(slice.max(1)).zip(specials) {
         match special {
-            Special::One(value) => chunk[slice / 2] = value,
-            Special::All(value) => chunk.fill(value),
+            Special::One(value) => chunk[slice / 2] = *value,
+            Special::All(value) => chunk.fill(*value),
         }
     }
     Tensor::from_vec(values, x.shape(), &Device::Cpu)?

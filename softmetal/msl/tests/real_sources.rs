@@ -70,8 +70,9 @@ fn our_sources_pass() {
         ..Options::default()
     };
     let without_bfloat = check(&sources, &old);
+    // About a third is bfloat's.
     assert!(
-        without_bfloat < all && without_bfloat >= all * 2 / 3,
+        without_bfloat < all && without_bfloat >= all * 5 / 8,
         "{without_bfloat} of {all} functions"
     );
 }

@@ -5,7 +5,7 @@
 //! so the mask is the same on every device and is made again in the backward pass instead of kept:
 //! `dx = mask · act′(x) · g`, `dresidual = g`.
 
-mod cpu;
+pub(crate) mod cpu;
 #[cfg(feature = "metal")]
 mod metal;
 pub(crate) mod philox;

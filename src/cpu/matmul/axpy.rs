@@ -1,0 +1,147 @@
+//! Few rows against a W whose columns are dense, as a transposed one's are: every element is read once, in its order.
+
+use super::matrix::Matrix;
+use super::narrow::Narrow;
+use crate::cpu::element::Element;
+use crate::cpu::parallel::{self, Shared};
+use crate::cpu::simd::{dispatch, Kernel, Simd};
+use std::ops::Range;
+
+/// `out[i] = Σ x[i, k] · W[k] [+ Σ u[i, k] · B[k]] [+ addend[i]]`
+pub struct Axpy<'a, T, O> {
+    /// Dense.
+    pub x: Matrix<'a, f32>,
+    /// `[in, out]`, rows dense.
+    pub w: Matrix<'a, T>,
+    /// u, dense, and B `[rank, out]`, rows dense; without rank where there are none.
+    pub low: (Matrix<'a, f32>, Matrix<'a, T>),
+    pub addend: Option<Matrix<'a, T>>,
+    pub out: Shared<O>,
+}
+
+/// Outputs of a range at least: a few cache lines of every row.
+const OUTPUTS: usize = 128;
+
+impl<T: Element, O: Element> Axpy<'_, T, O> {
+    /// # Safety
+    /// `out` has room for the result, rows one behind the other.
+    pub unsafe fn run(&self) {
+        let (rows, outputs) = (self.x.rows, self.w.cols);
+        let cost = 2 * (self.w.rows + self.low.1.rows) * rows.div_ceil(4);
+        parallel::ranges(outputs, cost, OUTPUTS, |range| {
+            let mut sums = vec![0f32; rows * range.len()];
+            let to = sums.as_mut_ptr();
+            for i in (0..rows).step_by(4) {
+                // SAFETY: the outputs exist, and so many sums.
+                unsafe {
+                    let to = to.add(i * range.len());
+                    dispatch(Share::new(self.x, self.w, i, range.clone(), to));
+                    dispatch(Share::new(self.low.0, self.low.1, i, range.clone(), to));
+                }
+            }
+            let addend = |m: Matrix<T>| (m.as_ptr().wrapping_add(range.start), m.row);
+            dispatch(Narrow {
+                sums: sums.as_ptr(),
+                rows,
+                width: range.len(),
+                addend: self.addend.map(addend),
+                out: self.out.get().wrapping_add(range.start),
+                stride: outputs,
+            });
+        });
+    }
+}
+
+/// Adds the products of at most four rows of x from row `i` on.
+struct Share<'a, T> {
+    x: Matrix<'a, f32>,
+    w: Matrix<'a, T>,
+    i: usize,
+    outputs: Range<usize>,
+    sums: *mut f32,
+}
+
+impl<'a, T> Share<'a, T> {
+    /// # Safety
+    /// The outputs exist, and behind `sums` as many for each row.
+    unsafe fn new(
+        x: Matrix<'a, f32>,
+        w: Matrix<'a, T>,
+        i: usize,
+        outputs: Range<usize>,
+        sums: *mut f32,
+    ) -> Self {
+        Share {
+            x,
+            w,
+            i,
+            outputs,
+            sums,
+        }
+    }
+}
+
+impl<T: Element> Kernel for Share<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        // SAFETY: as promised to `new`.
+        unsafe {
+            match self.x.rows - self.i {
+                1 => self.rows::<S, 1>(s),
+                2 => self.rows::<S, 2>(s),
+                3 => self.rows::<S, 3>(s),
+                _ => self.rows::<S, 4>(s),
+            }
+        }
+    }
+}
+
+/// Rows of W that are read side by side: so many fewer times the sums are.
+const DEEP: usize = 4;
+
+impl<T: Element> Share<'_, T> {
+    #[inline(always)]
+    unsafe fn rows<S: Simd, const R: usize>(&self, s: S) {
+        let mut k = 0;
+        while k + DEEP <= self.w.rows {
+            self.pass::<S, R, DEEP>(s, k);
+            k += DEEP;
+        }
+        while k < self.w.rows {
+            self.pass::<S, R, 1>(s, k);
+            k += 1;
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn pass<S: Simd, const R: usize, const D: usize>(&self, s: S, k: usize) {
+        let width = self.outputs.len();
+        let mut x = [[s.splat(0.0); D]; R];
+        for (r, x) in x.iter_mut().enumerate() {
+            for (d, x) in x.iter_mut().enumerate() {
+                *x = s.splat(self.x.data[(self.i + r) * self.x.row + k + d]);
+            }
+        }
+        let mut w = [self.w.as_ptr(); D];
+        for (d, w) in w.iter_mut().enumerate() {
+            *w = w.add((k + d) * self.w.row + self.outputs.start);
+        }
+        for j in (0..width).step_by(S::LANES) {
+            let left = width - j;
+            let mut wide = [s.splat(0.0); D];
+            for (wide, w) in wide.iter_mut().zip(&w) {
+                *wide = T::load_upto(s, w.add(j), left);
+            }
+            for (r, x) in x.iter().enumerate() {
+                let sum = self.sums.add(r * width + j);
+                let mut acc = f32::load_upto(s, sum, left);
+                for (&x, &w) in x.iter().zip(&wide) {
+                    acc = s.fma(x, w, acc);
+                }
+                f32::store_upto(s, sum, left, acc);
+            }
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! Building a model with adapters on its target modules.
+
+use super::files::{common_dtype, Format, Tensors};
+use super::model::{Entry, LoraModel, NOTHING_ADAPTED};
+use super::target::Matcher;
+use super::{
+    Adapters, LoraConfig, LoraConv2d, LoraEmbedding, LoraLinear, PeftConfig, Targets,
+    DEFAULT_ADAPTER,
+};
+use crate::check;
+use candle_core::quantized::QTensor;
+use candle_core::{DType, Device, Result, Tensor};
+use candle_nn::{Conv2dConfig, Init, Linear, VarBuilder, VarMap};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+const NAME: &str = "LoraBuilder";
+
+/// A `VarBuilder` whose layers have an adapter where their path is a target, and are frozen elsewhere.
+///
+/// A model that is written with `candle_nn`'s functions takes it by its `use` lines: [`linear`](super::linear()),
+/// [`embedding`](super::embedding()) and the others have their names and arguments here. [`vb`](Self::vb) serves all other layers.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_fused::nn::lora::{linear, linear_no_bias, LoraBuilder, LoraConfig, LoraLinear};
+/// use candle_fused::nn::{layer_norm, LayerNorm, Module, VarBuilder, VarMap};
+///
+/// struct Mlp { norm: LayerNorm, up: LoraLinear, down: LoraLinear }
+///
+/// impl Mlp {
+///     fn new(vb: LoraBuilder) -> candle_core::Result<Self> {
+///         Ok(Self {
+///             norm: layer_norm(8, 1e-5, vb.pp("norm").vb())?,
+///             up: linear(8, 32, vb.pp("up"))?,
+///             down: linear_no_bias(32, 8, vb.pp("down"))?,
+///         })
+///     }
+///     fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
+///         self.down.forward(&self.up.forward(&self.norm.forward(x)?)?.gelu()?)
+///     }
+/// }
+///
+/// // Usually from a checkpoint's safetensors.
+/// let weights = VarMap::new();
+/// let vb = VarBuilder::from_varmap(&weights, DType::F32, &Device::Cpu);
+///
+/// let lb = LoraBuilder::new(vb, &LoraConfig::default(), ["down"])?;
+/// let mlp = Mlp::new(lb.pp("mlp"))?;
+/// let lora = lb.finish()?;
+///
+/// let x = Tensor::randn(0f32, 1., (2, 8), &Device::Cpu)?;
+/// let grads = mlp.forward(&x)?.sqr()?.sum_all()?.backward()?;
+/// assert_eq!(lora.adapter_vars().len(), 2); // A and B of mlp.down
+/// assert!(lora.adapter_vars().iter().all(|var| grads.get(var).is_some()));
+///
+/// let dir = std::env::temp_dir().join("candle-fused-doc-adapter");
+/// lora.save_peft("default", &dir)?;
+/// # std::fs::remove_dir_all(&dir)?;
+/// # candle_core::Result::Ok(())
+/// ```
+#[derive(Clone)]
+pub struct LoraBuilder<'a> {
+    vb: VarBuilder<'a>,
+    dtype: DType,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    entry: Entry,
+    matcher: Matcher,
+    source: Option<(Format, PathBuf)>,
+    layers: Mutex<Vec<Adapters>>,
+}
+
+impl<'a> LoraBuilder<'a> {
+    /// Puts an adapter, "default", with this config on the modules that `targets` name: suffixes of their paths, a regex
+    /// for the whole path, or all linear layers.
+    pub fn new(
+        vb: VarBuilder<'a>,
+        config: &LoraConfig,
+        targets: impl Into<Targets>,
+    ) -> Result<Self> {
+        Self::from_config(vb, PeftConfig::new(config, targets.into()))
+    }
+
+    /// The same with all that PEFT's config can say, such as ranks that differ between modules.
+    pub fn from_config(vb: VarBuilder<'a>, config: PeftConfig) -> Result<Self> {
+        let entry = Entry {
+            peft: config,
+            mlx: None,
+        };
+        Self::make(vb, entry, None, None)
+    }
+
+    /// Puts the adapter, "default", that PEFT wrote into `dir` on the model; [`finish`](Self::finish) reads its values.
+    pub fn from_peft(vb: VarBuilder<'a>, dir: impl AsRef<Path>) -> Result<Self> {
+        Self::from_dir(vb, Format::Peft, dir.as_ref())
+    }
+
+    /// The same with an adapter that mlx-lm wrote.
+    pub fn from_mlx(vb: VarBuilder<'a>, dir: impl AsRef<Path>) -> Result<Self> {
+        Self::from_dir(vb, Format::MlxLm, dir.as_ref())
+    }
+
+    fn from_dir(vb: VarBuilder<'a>, format: Format, dir: &Path) -> Result<Self> {
+        let tensors: Tensors = format.read_tensors(dir)?;
+        let entry = Entry::read(format, dir, &tensors)?;
+        let source = Some((format, dir.to_path_buf()));
+        Self::make(vb, entry, source, common_dtype(&tensors))
+    }
+
+    fn make(
+        vb: VarBuilder<'a>,
+        entry: Entry,
+        source: Option<(Format, PathBuf)>,
+        dtype: Option<DType>,
+    ) -> Result<Self> {
+        let default = match vb.dtype() {
+            DType::F64 => DType::F64,
+            _ => DType::F32,
+        };
+        let matcher = Matcher::new(&entry.peft)?;
+        let layers = Mutex::new(vec![]);
+        let shared = Arc::new(Shared {
+            entry,
+            matcher,
+            source,
+            layers,
+        });
+        Ok(Self {
+            vb,
+            dtype: dtype.unwrap_or(default),
+            shared,
+        })
+    }
+
+    /// The dtype of the adapters' variables. Otherwise it is that of the file, or f32: small steps of an optimizer are
+    /// lost in 16 bits. Layers convert to the dtype of their input.
+    pub fn adapter_dtype(self, dtype: DType) -> Self {
+        Self { dtype, ..self }
+    }
+
+    /// One step down the path, as `VarBuilder::pp`.
+    pub fn pp<S: ToString>(&self, name: S) -> Self {
+        Self {
+            vb: self.vb.pp(name),
+            ..self.clone()
+        }
+    }
+
+    /// The same as [`pp`](Self::pp).
+    pub fn push_prefix<S: ToString>(&self, name: S) -> Self {
+        self.pp(name)
+    }
+
+    /// The `VarBuilder` at this path, for all layers that adapters don't go on.
+    pub fn vb(&self) -> VarBuilder<'a> {
+        self.vb.clone()
+    }
+
+    pub fn prefix(&self) -> String {
+        self.vb.prefix()
+    }
+
+    pub fn device(&self) -> &Device {
+        self.vb.device()
+    }
+
+    pub fn dtype(&self) -> DType {
+        self.vb.dtype()
+    }
+
+    /// Ends the building. An error if a target matched no module, or if the files of [`from_peft`](Self::from_peft) don't
+    /// fit the model.
+    pub fn finish(&self) -> Result<LoraModel> {
+        let layers = self.layers().clone();
+        let Shared {
+            entry,
+            matcher,
+            source,
+            ..
+        } = &*self.shared;
+        let modules: Vec<_> = layers
+            .iter()
+            .map(|l| (l.name().to_string(), l.kind()))
+            .collect();
+        // Of a list that was read only a part may be meant for this model; the file's keys tell.
+        let adapted = layers.iter().any(|layer| !layer.adapter_names().is_empty());
+        if source.is_none() || !adapted {
+            matcher.check_used(&modules)?;
+        }
+        if !adapted {
+            return Err(check::error(NAME, NOTHING_ADAPTED));
+        }
+        let place = (self.device().clone(), self.dtype);
+        let model = LoraModel::new(layers, place, (DEFAULT_ADAPTER, entry.clone()));
+        if let Some((format, dir)) = source {
+            model.load(*format, DEFAULT_ADAPTER, dir)?;
+        }
+        Ok(model)
+    }
+
+    /// A linear layer with a bias.
+    pub fn linear(&self, in_dim: usize, out_dim: usize) -> Result<LoraLinear> {
+        self.add_linear(candle_nn::linear(in_dim, out_dim, self.vb())?)
+    }
+
+    /// A linear layer without a bias.
+    pub fn linear_no_bias(&self, in_dim: usize, out_dim: usize) -> Result<LoraLinear> {
+        self.add_linear(candle_nn::linear_no_bias(in_dim, out_dim, self.vb())?)
+    }
+
+    /// A linear layer with a bias whose weight is stored as `[in, out]`, like GPT-2's: PEFT's `fan_in_fan_out`.
+    pub fn linear_transposed(&self, in_dim: usize, out_dim: usize) -> Result<LoraLinear> {
+        let init = candle_nn::init::DEFAULT_KAIMING_NORMAL;
+        let weight = self.vb.get_with_hints((in_dim, out_dim), "weight", init)?;
+        let bias = self.vb.get_with_hints(out_dim, "bias", Init::Const(0.))?;
+        self.add_linear(Linear::new(weight.t()?, Some(bias)))
+    }
+
+    /// A linear layer with a weight in one of Candle's GGUF types.
+    pub fn linear_quantized(
+        &self,
+        weight: Arc<QTensor>,
+        bias: Option<Tensor>,
+    ) -> Result<LoraLinear> {
+        let layer = LoraLinear::plain_quantized(weight, bias, self.prefix())?;
+        self.register(&layer)?;
+        Ok(layer)
+    }
+
+    pub fn embedding(&self, in_size: usize, out_size: usize) -> Result<LoraEmbedding> {
+        let base = candle_nn::embedding(in_size, out_size, self.vb())?;
+        let layer = LoraEmbedding::plain(base, self.prefix())?;
+        self.register(&layer)?;
+        Ok(layer)
+    }
+
+    /// A convolution with a bias.
+    pub fn conv2d(
+        &self,
+        in_channels: usize,
+        out_channels: usize,
+        kernel_size: usize,
+        config: Conv2dConfig,
+    ) -> Result<LoraConv2d> {
+        let base = candle_nn::conv2d(in_channels, out_channels, kernel_size, config, self.vb())?;
+        self.add_conv2d(base)
+    }
+
+    /// A convolution without a bias.
+    pub fn conv2d_no_bias(
+        &self,
+        in_channels: usize,
+        out_channels: usize,
+        kernel_size: usize,
+        config: Conv2dConfig,
+    ) -> Result<LoraConv2d> {
+        let vb = self.vb();
+        self.add_conv2d(candle_nn::conv2d_no_bias(
+            in_channels,
+            out_channels,
+            kernel_size,
+            config,
+            vb,
+        )?)
+    }
+
+    fn add_linear(&self, base: Linear) -> Result<LoraLinear> {
+        let layer = LoraLinear::plain(base, self.prefix())?;
+        self.register(&layer)?;
+        Ok(layer)
+    }
+
+    fn add_conv2d(&self, base: candle_nn::Conv2d) -> Result<LoraConv2d> {
+        let layer = LoraConv2d::plain(base, self.prefix())?;
+        self.register(&layer)?;
+        Ok(layer)
+    }
+
+    /// Notes a layer, with an adapter if it is a target.
+    fn register(&self, layer: &Adapters) -> Result<()> {
+        let name = layer.name();
+        if self.layers().iter().any(|other| other.name() == name) {
+            let message = format!("module {name:?} is built twice; clone the layer to share it");
+            return Err(check::error(NAME, message));
+        }
+        if let Some(config) = self.shared.matcher.config(name, layer.kind())? {
+            let vars = VarMap::new();
+            let vb = VarBuilder::from_varmap(&vars, self.dtype, self.device());
+            layer.add_adapter(DEFAULT_ADAPTER, &config, vb)?;
+        }
+        self.layers().push(layer.clone());
+        Ok(())
+    }
+
+    fn layers(&self) -> MutexGuard<'_, Vec<Adapters>> {
+        self.shared
+            .layers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}

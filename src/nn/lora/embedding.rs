@@ -1,0 +1,112 @@
+//! An embedding with adapters.
+
+use super::adapters::{Adapters, Run};
+use super::linear::magnified;
+use super::site::{Kind, Site, Weight};
+use super::{LoraConfig, DEFAULT_ADAPTER};
+use crate::ops::lora::up_add;
+use candle_core::{DType, ModuleT, Result, Tensor};
+use candle_nn::{Embedding, VarBuilder};
+use std::ops::Deref;
+
+/// A frozen embedding with a low-rank adapter: `y = W[ids] + scale · Aᵀ[ids]·Bᵀ`, with A `[rank, entries]` and B
+/// `[width, rank]`, as in PEFT. A starts at zero and B at random.
+///
+/// With DoRA there is a magnitude for each column of the table.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_fused::nn::lora::{LoraConfig, LoraEmbedding};
+/// use candle_fused::nn::{Embedding, VarBuilder, VarMap};
+///
+/// let base = Embedding::new(Tensor::randn(0f32, 1., (10, 4), &Device::Cpu)?, 4);
+/// let vars = VarMap::new();
+/// let vb = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
+/// let layer = LoraEmbedding::new(base, &LoraConfig { rank: 2, ..Default::default() }, vb)?;
+/// let ids = Tensor::new(&[[1u32, 3], [9, 1]], &Device::Cpu)?;
+/// assert_eq!(layer.forward(&ids)?.dims(), [2, 2, 4]);
+/// # candle_core::Result::Ok(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct LoraEmbedding {
+    adapters: Adapters,
+}
+
+impl LoraEmbedding {
+    /// With one adapter, "default", whose variables come from `vb`.
+    pub fn new(base: Embedding, config: &LoraConfig, vb: VarBuilder) -> Result<Self> {
+        let layer = Self::plain(base, vb.prefix())?;
+        layer.add_adapter(DEFAULT_ADAPTER, config, vb)?;
+        Ok(layer)
+    }
+
+    /// Without an adapter: a frozen embedding. `name` is its path in a model.
+    pub fn plain(base: Embedding, name: impl Into<String>) -> Result<Self> {
+        let site = Site::new(name.into(), Kind::Embedding, base.embeddings().clone())?;
+        Ok(Self {
+            adapters: Adapters::new(site),
+        })
+    }
+
+    pub fn hidden_size(&self) -> usize {
+        self.adapters.site().dims.0
+    }
+
+    /// A stock layer with the active adapter merged into its table.
+    pub fn to_stock(&self) -> Result<Embedding> {
+        Ok(Embedding::new(self.merged_weight()?, self.hidden_size()))
+    }
+
+    /// The same in training and evaluation.
+    pub fn forward(&self, ids: &Tensor) -> Result<Tensor> {
+        if !matches!(ids.dtype(), DType::U8 | DType::U32 | DType::I64) {
+            let message = format!("ids have dtype {:?}, u8, u32 or i64 accepted", ids.dtype());
+            return Err(self.adapters.site().error(message));
+        }
+        let mut dims = ids.dims().to_vec();
+        dims.push(self.hidden_size());
+        let ids = ids.flatten_all()?.contiguous()?;
+        self.rows(&ids)?.reshape(dims)
+    }
+
+    /// `[ids, width]`
+    fn rows(&self, ids: &Tensor) -> Result<Tensor> {
+        let Weight::Plain(table) = &self.adapters.site().weight else {
+            return Err(self
+                .adapters
+                .site()
+                .error("a quantised table given, a plain one accepted"));
+        };
+        let adapter = match self.adapters.run() {
+            Run::Base => return table.index_select(ids, 0),
+            Run::Merged(table) => return table.index_select(ids, 0),
+            Run::Adapter(adapter) => adapter,
+        };
+        let rows = table.index_select(ids, 0)?;
+        // Converted after the lookup, which is smaller than the table.
+        let low = adapter
+            .a()
+            .index_select(ids, 1)?
+            .t()?
+            .to_dtype(rows.dtype())?;
+        let b = adapter.b().to_dtype(rows.dtype())?;
+        let rows = up_add(&rows, &low, &b, adapter.config().scale() as f32)?;
+        match self.adapters.magnitude_factor(&adapter)? {
+            None => Ok(rows),
+            Some(factor) => magnified(&rows, &factor, None),
+        }
+    }
+}
+
+impl ModuleT for LoraEmbedding {
+    fn forward_t(&self, ids: &Tensor, _train: bool) -> Result<Tensor> {
+        self.forward(ids)
+    }
+}
+
+impl Deref for LoraEmbedding {
+    type Target = Adapters;
+    fn deref(&self) -> &Adapters {
+        &self.adapters
+    }
+}

@@ -1,0 +1,147 @@
+//! A linear layer with adapters.
+
+use super::adapters::{Adapters, Run};
+use super::site::{Kind, Site, Weight};
+use super::{LoraConfig, DEFAULT_ADAPTER};
+use crate::ops::lora::quantized_linear;
+use crate::ops::{affine_act, frozen_linear, lora_with, Act, Adapter, Base};
+use candle_core::quantized::QTensor;
+use candle_core::{ModuleT, Result, Tensor};
+use candle_nn::{Linear, VarBuilder};
+use std::ops::Deref;
+use std::sync::Arc;
+
+/// A frozen linear layer with a low-rank adapter: `y = x·Wᵀ + bias + scale · (dropout(x)·Aᵀ)·Bᵀ` in one op.
+///
+/// With DoRA, `y = m / ‖W + scale·B·A‖ ⊙ (x·Wᵀ + scale · (dropout(x)·Aᵀ)·Bᵀ) + bias`, where the norm of each row is taken
+/// for a constant, and is computed without the sum of the matrices. (In training with dropout, PEFT drops the input of
+/// the base's share too; mlx-lm does it as here.)
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_fused::nn::lora::{LoraConfig, LoraLinear};
+/// use candle_fused::nn::{Linear, Module, ModuleT, VarBuilder, VarMap};
+///
+/// let base = Linear::new(Tensor::randn(0f32, 1., (6, 4), &Device::Cpu)?, None);
+/// let vars = VarMap::new();
+/// let vb = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
+/// let config = LoraConfig { rank: 2, alpha: 4.0, dropout: 0.1, ..Default::default() };
+/// let layer = LoraLinear::new(base.clone(), &config, vb)?;
+///
+/// // It starts as its base, and the gradient reaches the adapter alone.
+/// let x = Tensor::randn(0f32, 1., (3, 4), &Device::Cpu)?;
+/// let change = (layer.forward(&x)? - base.forward(&x)?)?.abs()?.max_all()?.to_scalar::<f32>()?;
+/// assert!(change < 1e-5);
+/// let grads = layer.forward_t(&x, true)?.sqr()?.sum_all()?.backward()?;
+/// assert!(layer.adapter_vars().iter().all(|var| grads.get(var).is_some()));
+///
+/// layer.merge()?;
+/// let stock: Linear = layer.to_stock()?;
+/// # candle_core::Result::Ok(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct LoraLinear {
+    adapters: Adapters,
+    bias: Option<Tensor>,
+}
+
+impl LoraLinear {
+    /// With one adapter, "default", whose variables come from `vb`.
+    pub fn new(base: Linear, config: &LoraConfig, vb: VarBuilder) -> Result<Self> {
+        Self::plain(base, vb.prefix())?.with_default(config, vb)
+    }
+
+    /// Beside a weight in one of Candle's GGUF types, as in QLoRA. It can't be merged.
+    pub fn from_quantized(
+        weight: Arc<QTensor>,
+        bias: Option<Tensor>,
+        config: &LoraConfig,
+        vb: VarBuilder,
+    ) -> Result<Self> {
+        Self::plain_quantized(weight, bias, vb.prefix())?.with_default(config, vb)
+    }
+
+    /// Without an adapter: a frozen layer. `name` is its path in a model.
+    pub fn plain(base: Linear, name: impl Into<String>) -> Result<Self> {
+        let site = Site::new(name.into(), Kind::Linear, base.weight().clone())?;
+        Self::from_site(site, base.bias())
+    }
+
+    /// The same with a weight in one of Candle's GGUF types.
+    pub fn plain_quantized(
+        weight: Arc<QTensor>,
+        bias: Option<Tensor>,
+        name: impl Into<String>,
+    ) -> Result<Self> {
+        Self::from_site(Site::quantized(name.into(), weight)?, bias.as_ref())
+    }
+
+    fn from_site(site: Site, bias: Option<&Tensor>) -> Result<Self> {
+        Ok(Self {
+            bias: site.frozen_bias(bias)?,
+            adapters: Adapters::new(site),
+        })
+    }
+
+    fn with_default(self, config: &LoraConfig, vb: VarBuilder) -> Result<Self> {
+        self.add_adapter(DEFAULT_ADAPTER, config, vb)?;
+        Ok(self)
+    }
+
+    pub fn bias(&self) -> Option<&Tensor> {
+        self.bias.as_ref()
+    }
+
+    /// A stock layer with the active adapter merged into its weight.
+    pub fn to_stock(&self) -> Result<Linear> {
+        Ok(Linear::new(self.merged_weight()?, self.bias.clone()))
+    }
+
+    /// The layer in evaluation: without dropout.
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.forward_t(x, false)
+    }
+}
+
+impl ModuleT for LoraLinear {
+    fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
+        let (bias, weight) = (self.bias.as_ref(), &self.adapters.site().weight);
+        let adapter = match (self.adapters.run(), weight) {
+            (Run::Adapter(adapter), _) => adapter,
+            (Run::Merged(w), _) => return frozen_linear(x, &w, bias),
+            (Run::Base, Weight::Plain(w)) => return frozen_linear(x, w, bias),
+            (Run::Base, Weight::Quantized(w)) => return quantized_linear(x, w, bias),
+        };
+        let base = match weight {
+            Weight::Plain(w) => Base::Frozen(w),
+            Weight::Quantized(w) => Base::Quantized(w),
+        };
+        let (a, b) = adapter.factors(x.dtype())?;
+        let low = Adapter {
+            a: &a,
+            b: &b,
+            scale: adapter.config().scale() as f32,
+            dropout: adapter.dropout(|| self.adapters.next_seed(), train),
+        };
+        match self.adapters.magnitude_factor(&adapter)? {
+            None => lora_with(x, base, bias, low),
+            Some(factor) => magnified(&lora_with(x, base, None, low)?, &factor, bias),
+        }
+    }
+}
+
+/// `y ⊙ factor + bias` over the last dim.
+pub(super) fn magnified(y: &Tensor, factor: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    let factor = factor.to_dtype(y.dtype())?;
+    match bias {
+        Some(bias) => affine_act(y, &factor, bias, Act::Identity),
+        None => y.broadcast_mul(&factor),
+    }
+}
+
+impl Deref for LoraLinear {
+    type Target = Adapters;
+    fn deref(&self) -> &Adapters {
+        &self.adapters
+    }
+}

@@ -1,0 +1,35 @@
+//! One product.
+
+use super::{check_layouts, output_shape, NAME};
+use crate::cpu::matmul::{Matrix, Product, Stored};
+use crate::cpu::{element::Element, gather, with_float};
+use candle_core::{CpuStorage, Layout, Result, Shape};
+
+pub type Arg<'a> = (&'a CpuStorage, &'a Layout);
+
+pub fn forward(
+    (x, xl): Arg,
+    (w, wl): Arg,
+    bias: Option<Arg>,
+    scale: f32,
+) -> Result<(CpuStorage, Shape)> {
+    check_layouts(NAME, xl, wl, bias.map(|(_, l)| l))?;
+    let shape = output_shape(xl, wl.dims()[0]);
+    with_float!(NAME, x, |x: &[T]| {
+        let (x, w) = (Stored::new(x, xl), Stored::new(w.as_slice::<T>()?, wl));
+        let bias = bias.map(vector::<T>).transpose()?;
+        let product = Product {
+            scale,
+            addend: bias
+                .as_deref()
+                .map(|bias| Matrix::repeated(bias, x.matrix().rows)),
+            ..Product::new(x.matrix(), w.matrix())
+        };
+        Ok((T::wrap(product.run::<T>()), shape))
+    })
+}
+
+/// The elements of a bias.
+pub fn vector<'a, T: Element>((v, l): Arg<'a>) -> Result<std::borrow::Cow<'a, [T]>> {
+    Ok(gather::contiguous(v.as_slice::<T>()?, l))
+}

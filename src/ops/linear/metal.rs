@@ -1,0 +1,323 @@
+//! Launches of kernels/linear.metal, beside Candle's own GEMM.
+
+use super::{check_layouts, output_shape, NAME};
+use crate::check;
+use crate::layout::MatrixLayout;
+use crate::metal::{alloc, dtype_name, finish, gemm, grid, sources, Launch, Operand};
+use crate::ops::dropout::philox::Mask;
+use candle_core::backend::BackendStorage;
+use candle_core::{DType, Layout, MetalDevice, MetalStorage, Result, Shape};
+use candle_metal_kernels::metal::Buffer;
+use std::sync::Arc;
+
+pub type Arg<'a> = (&'a MetalStorage, &'a Layout);
+
+/// More rows are a matter for GEMM.
+const MAX_ROWS: usize = 8;
+/// Outputs of a simdgroup of the GEMV, and simdgroups of its threadgroups, which read x once for all their outputs.
+const GEMV_OUTPUTS: usize = 4;
+const GEMV_SIMDGROUPS: usize = 8;
+const TILE: usize = 32;
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Dropout {
+    seed_low: u32,
+    seed_high: u32,
+    threshold: u32,
+    keep: f32,
+}
+
+impl From<Option<Mask>> for Dropout {
+    fn from(mask: Option<Mask>) -> Self {
+        let mask = mask.unwrap_or(Mask::new(0.0, 0));
+        Dropout {
+            seed_low: mask.seed as u32,
+            seed_high: (mask.seed >> 32) as u32,
+            threshold: mask.threshold,
+            keep: mask.scale,
+        }
+    }
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct GemvParams {
+    x_row: u64,
+    x_col: u64,
+    w_row: u64,
+    b_row: u64,
+    b_col: u64,
+    rows: u32,
+    outputs: u32,
+    cols: u32,
+    rank: u32,
+    scale: f32,
+    has_bias: u32,
+    aligned: u32,
+    dropout: Dropout,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct TileParams {
+    x_row: u64,
+    x_col: u64,
+    w_row: u64,
+    w_col: u64,
+    rows: u32,
+    outputs: u32,
+    cols: u32,
+    scale: f32,
+    has_base: u32,
+    has_bias: u32,
+    dropout: Dropout,
+}
+
+/// A matrix where it lies.
+pub struct Matrix<'a> {
+    pub operand: Operand<'a>,
+    pub layout: MatrixLayout,
+}
+
+impl<'a> Matrix<'a> {
+    pub fn new(op: &str, (storage, layout): Arg<'a>) -> Result<Self> {
+        let (operand, layout) = Operand::matrix(storage, layout)?;
+        let MatrixLayout { rows, cols, .. } = layout;
+        if rows.max(cols) > i32::MAX as usize {
+            let message = format!("a matrix of {rows} by {cols} given, less than 2^31 accepted");
+            return Err(check::error(op, message));
+        }
+        Ok(Matrix { operand, layout })
+    }
+
+    /// Fresh from a launch, rows one behind the other.
+    fn fresh(buffer: Arc<Buffer>, rows: usize, cols: usize, dtype: DType) -> Self {
+        Matrix {
+            operand: Operand::fresh(buffer, rows * cols, dtype),
+            layout: MatrixLayout::contiguous(rows, cols),
+        }
+    }
+
+    fn has_dense_rows(&self) -> bool {
+        self.layout.col == 1
+    }
+}
+
+/// `scale · dropout(x)·Wᵀ [+ u·Bᵀ] [+ base] [+ bias]`: what one launch can do.
+pub struct Product<'a> {
+    pub device: &'a MetalDevice,
+    pub dtype: DType,
+    pub x: &'a Matrix<'a>,
+    pub w: &'a Matrix<'a>,
+    pub scale: f32,
+    pub mask: Option<Mask>,
+    /// u in floats, and B. For few rows only.
+    pub low: Option<[&'a Matrix<'a>; 2]>,
+    /// For many rows only.
+    pub base: Option<&'a Operand<'a>>,
+    pub bias: Option<&'a Operand<'a>>,
+}
+
+impl<'a> Product<'a> {
+    pub fn new(device: &'a MetalDevice, x: &'a Matrix<'a>, w: &'a Matrix<'a>) -> Self {
+        Product {
+            device,
+            dtype: w.operand.dtype(),
+            x,
+            w,
+            scale: 1.0,
+            mask: None,
+            low: None,
+            base: None,
+            bias: None,
+        }
+    }
+
+    pub fn count(&self) -> usize {
+        self.x.layout.rows * self.w.layout.rows
+    }
+
+    /// Whether it is one for [`Product::gemv`].
+    pub fn has_few_rows(&self) -> bool {
+        self.x.layout.rows <= MAX_ROWS && self.w.has_dense_rows()
+    }
+
+    /// The result in floats.
+    pub fn wide(&self) -> Result<Matrix<'static>> {
+        let out = alloc(self.device, self.count(), DType::F32)?;
+        let variant = match (self.mask, self.dtype) {
+            (Some(_), _) => "_drop",
+            (None, DType::F32) => "",
+            (None, _) => "_wide",
+        };
+        match self.has_few_rows() {
+            true => self.gemv(variant, &out)?,
+            false => self.tiles(variant, &out)?,
+        }
+        let (rows, cols) = (self.x.layout.rows, self.w.layout.rows);
+        Ok(Matrix::fresh(out, rows, cols, DType::F32))
+    }
+
+    /// For few rows: W is read once.
+    pub fn gemv(&self, variant: &str, out: &Buffer) -> Result<()> {
+        let (x, w) = (self.x.layout, self.w.layout);
+        let none = MatrixLayout::contiguous(0, 0);
+        let [u, b] = [0, 1].map(|i| self.low.map(|low| &low[i].operand));
+        let b_layout = self.low.map_or(none, |[_, b]| b.layout);
+        let vector = 4 * self.dtype.size_in_bytes();
+        let aligned = self.w.operand.is_aligned(vector) && w.row.is_multiple_of(4);
+        let params = GemvParams {
+            x_row: x.row as u64,
+            x_col: x.col as u64,
+            w_row: w.row as u64,
+            b_row: b_layout.row as u64,
+            b_col: b_layout.col as u64,
+            rows: x.rows as u32,
+            outputs: w.rows as u32,
+            cols: w.cols as u32,
+            rank: b_layout.cols as u32,
+            scale: self.scale,
+            has_bias: self.bias.is_some().into(),
+            aligned: aligned.into(),
+            dropout: self.mask.into(),
+        };
+        let most = match x.rows {
+            0 | 1 => 1,
+            2..=4 => 4,
+            _ => MAX_ROWS,
+        };
+        let simdgroups = w.rows.div_ceil(GEMV_OUTPUTS);
+        self.launch(&format!("gemv{variant}_{most}"))?
+            .input(&self.x.operand)
+            .input(&self.w.operand)
+            .input_or(u, &self.w.operand)
+            .input_or(b, &self.w.operand)
+            .input_or(self.bias, &self.w.operand)
+            .output(out)
+            .params(&params)
+            .run(grid::row_per_simdgroup(simdgroups, GEMV_SIMDGROUPS))
+    }
+
+    /// For many rows. The base may be what `out` holds.
+    pub fn tiles(&self, variant: &str, out: &Buffer) -> Result<()> {
+        let (x, w) = (self.x.layout, self.w.layout);
+        let params = TileParams {
+            x_row: x.row as u64,
+            x_col: x.col as u64,
+            w_row: w.row as u64,
+            w_col: w.col as u64,
+            rows: x.rows as u32,
+            outputs: w.rows as u32,
+            cols: x.cols as u32,
+            scale: self.scale,
+            has_base: self.base.is_some().into(),
+            has_bias: self.bias.is_some().into(),
+            dropout: self.mask.into(),
+        };
+        self.launch(&format!("tile{variant}"))?
+            .input(&self.x.operand)
+            .input(&self.w.operand)
+            .input_or(self.base, &self.w.operand)
+            .input_or(self.bias, &self.w.operand)
+            .output(out)
+            .params(&params)
+            .run(grid::tiles(x.rows, w.rows, TILE))
+    }
+
+    fn launch(&self, variant: &str) -> Result<Launch<'a>> {
+        let dtype = dtype_name(self.dtype, NAME)?;
+        let kernel = format!("{NAME}_fwd_{variant}_{dtype}");
+        Launch::new(self.device, &sources::LINEAR, &kernel)
+    }
+}
+
+/// `x·Wᵀ` by Candle's GEMM, or nothing where there is nothing to multiply.
+pub fn gemm(x: Arg, w: Arg) -> Result<Option<Arc<Buffer>>> {
+    let matrix = |(storage, layout)| {
+        let (operand, matrix) = Operand::matrix(storage, layout)?;
+        if gemm::fits(matrix) {
+            return Ok((operand, matrix));
+        }
+        let operand = Operand::contiguous(storage, layout)?;
+        Result::Ok((operand, MatrixLayout::of_shape(layout.shape())))
+    };
+    if x.1.shape().elem_count() == 0 {
+        return Ok(None);
+    }
+    let ((xs, xl), (ws, wl)) = (matrix(x)?, matrix(w)?);
+    gemm::gemm(x.0.device(), (&xs, xl), (&ws, wl)).map(Some)
+}
+
+pub fn forward(x: Arg, w: Arg, bias: Option<Arg>, scale: f32) -> Result<(MetalStorage, Shape)> {
+    check_layouts(NAME, x.1, w.1, bias.map(|(_, l)| l))?;
+    let (device, dtype) = (x.0.device(), x.0.dtype());
+    let (xs, ws) = (Matrix::new(NAME, x)?, Matrix::new(NAME, w)?);
+    let bias = bias.map(|(b, l)| Operand::contiguous(b, l)).transpose()?;
+    let product = Product {
+        scale,
+        bias: bias.as_ref(),
+        ..Product::new(device, &xs, &ws)
+    };
+    let out = product.run(x, w)?;
+    let shape = output_shape(x.1, ws.layout.rows);
+    Ok((finish(out, device, product.count(), dtype), shape))
+}
+
+impl Product<'_> {
+    /// The result in the dtype of `x` and `w`, which are those of the product as tensors.
+    fn run(&self, x: Arg, w: Arg) -> Result<Arc<Buffer>> {
+        let out = || alloc(self.device, self.count(), self.dtype);
+        if self.count() == 0 {
+            return out();
+        }
+        if self.has_few_rows() {
+            let out = out()?;
+            self.gemv("", &out)?;
+            return Ok(out);
+        }
+        // Those that scale are gradients of low rank, which GEMM is no better at.
+        let base = if self.scale == 1.0 { gemm(x, w)? } else { None };
+        let Some(base) = base else {
+            let out = out()?;
+            self.tiles("", &out)?;
+            return Ok(out);
+        };
+        if self.bias.is_some() {
+            let held = Operand::fresh(base.clone(), self.count(), self.dtype);
+            let nothing = Matrix {
+                operand: Operand::fresh(base.clone(), self.count(), self.dtype),
+                layout: MatrixLayout::contiguous(self.x.layout.rows, 0),
+            };
+            let add = Product {
+                base: Some(&held),
+                bias: self.bias,
+                ..Product::new(self.device, &nothing, self.w)
+            };
+            add.tiles("", &base)?;
+        }
+        Ok(base)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{GemvParams, TileParams};
+    use std::mem::{offset_of, size_of};
+
+    #[test]
+    fn params_mirror_the_kernels() {
+        assert_eq!(size_of::<GemvParams>(), 88);
+        assert_eq!(offset_of!(GemvParams, b_col), 32);
+        assert_eq!(offset_of!(GemvParams, rows), 40);
+        assert_eq!(offset_of!(GemvParams, rank), 52);
+        assert_eq!(offset_of!(GemvParams, scale), 56);
+        assert_eq!(offset_of!(GemvParams, aligned), 64);
+        assert_eq!(offset_of!(GemvParams, dropout), 68);
+        assert_eq!(size_of::<TileParams>(), 72);
+        assert_eq!(offset_of!(TileParams, w_col), 24);
+        assert_eq!(offset_of!(TileParams, rows), 32);
+        assert_eq!(offset_of!(TileParams, scale), 44);
+        assert_eq!(offset_of!(TileParams, dropout), 56);
+    }
+}

@@ -1,0 +1,80 @@
+//! Products whose low-rank part is added before the output is written.
+
+use super::{Dropout, Lora, NAME};
+use crate::cpu::element::Element;
+use crate::cpu::matmul::{Low, Matrix, Product, Stored};
+use crate::cpu::{gather, with_float};
+use crate::ops::dropout;
+use crate::ops::linear::cpu::{vector, Arg};
+use crate::ops::linear::output_shape;
+use candle_core::{CpuStorage, Layout, Result, Shape};
+
+pub fn forward(
+    op: &Lora,
+    (x, xl): Arg,
+    ((w, wl), bias): (Arg, Option<Arg>),
+    (a, al): Arg,
+    (b, bl): Arg,
+) -> Result<(CpuStorage, Shape)> {
+    let shape = output_shape(xl, wl.dims()[0]);
+    let dropped = op
+        .dropout
+        .map(|dropout| dropped((x, xl), dropout))
+        .transpose()?;
+    let input = dropped.as_ref().map_or((x, xl), |(x, l)| (x, l));
+    with_float!(NAME, x, |x: &[T]| {
+        let (x, w) = (Stored::new(x, xl), Stored::new(w.as_slice::<T>()?, wl));
+        let (a, b) = (
+            Stored::new(a.as_slice::<T>()?, al),
+            Stored::new(b.as_slice::<T>()?, bl),
+        );
+        let input = Stored::new(input.0.as_slice::<T>()?, input.1);
+        let bias = bias.map(vector::<T>).transpose()?;
+        let down = Product {
+            scale: op.scale,
+            ..Product::new(input.matrix(), a.matrix())
+        };
+        let (u, rows) = (down.run::<f32>(), down.x.rows);
+        let product = Product {
+            low: Some(Low {
+                u: Matrix::contiguous(&u, rows, down.w.rows),
+                b: b.matrix(),
+            }),
+            addend: bias.as_deref().map(|bias| Matrix::repeated(bias, rows)),
+            ..Product::new(x.matrix(), w.matrix())
+        };
+        Ok((T::wrap(product.run::<T>()), shape))
+    })
+}
+
+fn dropped((x, l): Arg, Dropout { p, seed }: Dropout) -> Result<(CpuStorage, Layout)> {
+    let op = dropout::Dropout {
+        relu: false,
+        p,
+        seed,
+    };
+    let (dropped, shape) = dropout::cpu::forward(op, x, l)?;
+    Ok((dropped, Layout::contiguous(shape)))
+}
+
+pub fn up_add(
+    scale: f32,
+    (base, base_l): Arg,
+    (u, ul): Arg,
+    (b, bl): Arg,
+) -> Result<(CpuStorage, Shape)> {
+    with_float!(NAME, base, |base: &[T]| {
+        let (u, b) = (
+            Stored::new(u.as_slice::<T>()?, ul),
+            Stored::new(b.as_slice::<T>()?, bl),
+        );
+        let base = gather::contiguous(base, base_l);
+        let (rows, outputs) = (u.matrix().rows, b.matrix().rows);
+        let product = Product {
+            scale,
+            addend: Some(Matrix::contiguous(&base, rows, outputs)),
+            ..Product::new(u.matrix(), b.matrix())
+        };
+        Ok((T::wrap(product.run::<T>()), base_l.shape().clone()))
+    })
+}

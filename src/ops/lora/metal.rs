@@ -1,0 +1,77 @@
+//! Launches of kernels/linear.metal: x·Aᵀ, then the base with the rest. At most three dispatches.
+
+use super::{Lora, NAME};
+use crate::metal::{alloc, finish, Operand};
+use crate::ops::dropout::philox::Mask;
+use crate::ops::linear::metal::{gemm, Arg, Matrix, Product};
+use crate::ops::linear::output_shape;
+use candle_core::backend::BackendStorage;
+use candle_core::{DType, MetalStorage, Result, Shape};
+
+pub fn forward(
+    op: &Lora,
+    x: Arg,
+    (w, bias): (Arg, Option<Arg>),
+    a: Arg,
+    b: Arg,
+) -> Result<(MetalStorage, Shape)> {
+    let (device, dtype) = (x.0.device(), x.0.dtype());
+    let [xs, ws, a, b] = [x, w, a, b].map(|arg| Matrix::new(NAME, arg));
+    let (xs, ws, a, b) = (xs?, ws?, a?, b?);
+    let bias = bias.map(|(b, l)| Operand::contiguous(b, l)).transpose()?;
+    let shape = output_shape(x.1, ws.layout.rows);
+    let whole = Product {
+        bias: bias.as_ref(),
+        ..Product::new(device, &xs, &ws)
+    };
+    let count = whole.count();
+    if count == 0 {
+        return Ok((finish(alloc(device, 0, dtype)?, device, 0, dtype), shape));
+    }
+    let down = Product {
+        scale: op.scale,
+        mask: op.dropout.map(|dropout| Mask::new(dropout.p, dropout.seed)),
+        ..Product::new(device, &xs, &a)
+    };
+    let u = down.wide()?;
+    if whole.has_few_rows() {
+        let out = alloc(device, count, dtype)?;
+        let whole = Product {
+            low: Some([&u, &b]),
+            ..whole
+        };
+        whole.gemv("", &out)?;
+        return Ok((finish(out, device, count, dtype), shape));
+    }
+    let base = gemm(x, w)?;
+    let held = base.clone().map(|base| Operand::fresh(base, count, dtype));
+    let up = Product {
+        base: held.as_ref(),
+        bias: bias.as_ref(),
+        ..Product::new(device, &u, &b)
+    };
+    let out = match base {
+        Some(base) => base,
+        None => alloc(device, count, dtype)?,
+    };
+    let variant = if dtype == DType::F32 { "" } else { "_narrow" };
+    up.tiles(variant, &out)?;
+    Ok((finish(out, device, count, dtype), shape))
+}
+
+pub fn up_add(scale: f32, base: Arg, u: Arg, b: Arg) -> Result<(MetalStorage, Shape)> {
+    let (device, dtype) = (base.0.device(), base.0.dtype());
+    let (u, b) = (Matrix::new(NAME, u)?, Matrix::new(NAME, b)?);
+    let shape = base.1.shape().clone();
+    let held = Operand::contiguous(base.0, base.1)?;
+    let product = Product {
+        scale,
+        base: Some(&held),
+        ..Product::new(device, &u, &b)
+    };
+    let out = alloc(device, product.count(), dtype)?;
+    if product.count() > 0 {
+        product.tiles("", &out)?;
+    }
+    Ok((finish(out, device, product.count(), dtype), shape))
+}

@@ -1,0 +1,84 @@
+use super::{zeros, Arg, Fill, OpCase, Reject};
+use candle_fused::ops::linear::{frozen_linear, linear, reference};
+
+const OP: &str = "linear";
+const X: Arg = Arg::matrix("x", Fill::Signal);
+
+/// Rows on both sides of where GEMV ends and of a tile, columns on both sides of every vector width. The last ones are
+/// for the CPU.
+pub const SIZES: [(usize, usize); 15] = [
+    (3, 0),
+    (0, 3),
+    (1, 1),
+    (1, 64),
+    (2, 31),
+    (7, 33),
+    (8, 513),
+    (9, 33),
+    (17, 36),
+    (64, 65),
+    (512, 5),
+    (33, 129),
+    (1, 8192),
+    (3, 4097),
+    (512, 129),
+];
+
+/// `[outputs, cols]`
+pub const fn weight<const OUTPUTS: usize>() -> Arg {
+    Arg::new("weight", Fill::Signal, |_, cols| vec![OUTPUTS, cols])
+}
+
+pub const fn bias<const OUTPUTS: usize>() -> Arg {
+    Arg::new("bias", Fill::Addend, |_, _| vec![OUTPUTS])
+}
+
+pub fn cases() -> Vec<OpCase> {
+    let cases = vec![
+        OpCase::new(
+            OP,
+            "linear",
+            &[X, weight::<33>(), bias::<33>()],
+            |t| linear(&t[0], &t[1], Some(&t[2])),
+            |t| reference(&t[0], &t[1], Some(&t[2])),
+        ),
+        OpCase::new(
+            OP,
+            "linear_no_bias",
+            &[X, weight::<7>()],
+            |t| linear(&t[0], &t[1], None),
+            |t| reference(&t[0], &t[1], None),
+        ),
+        OpCase::new(
+            OP,
+            "frozen_linear",
+            &[X, weight::<64>().constant(), bias::<64>().constant()],
+            |t| frozen_linear(&t[0], &t[1], Some(&t[2])),
+            |t| reference(&t[0], &t[1], Some(&t[2])),
+        ),
+    ];
+    cases.into_iter().map(|case| case.product(&SIZES)).collect()
+}
+
+pub fn rejects() -> Vec<Reject> {
+    vec![
+        Reject::new(OP, "a weight of other columns", &["[5, 3]", "4"], |d| {
+            linear(&zeros((2, 4), d)?, &zeros((5, 3), d)?, None).map(drop)
+        }),
+        Reject::new(OP, "a stack of weights", &["[1, 5, 4]", "[out, 4]"], |d| {
+            linear(&zeros((2, 4), d)?, &zeros((1, 5, 4), d)?, None).map(drop)
+        }),
+        Reject::new(OP, "a scalar x", &["rank 0"], |d| {
+            frozen_linear(&zeros((), d)?, &zeros((5, 1), d)?, None).map(drop)
+        }),
+        Reject::new(
+            OP,
+            "a bias of another length",
+            &["bias", "[4]", "[5]"],
+            |d| {
+                let bias = zeros(4, d)?;
+                frozen_linear(&zeros((2, 4), d)?, &zeros((5, 4), d)?, Some(&bias)).map(drop)
+            },
+        ),
+    ]
+}

@@ -1,0 +1,191 @@
+//! What a frozen weight costs in memory: nothing. Allocations are counted, so these tests have a process of their own.
+
+use candle_core::quantized::{GgmlDType, QTensor};
+use candle_core::{DType, Device, ModuleT, Result, Tensor, Var};
+use candle_fused::nn::lora::{LoraConfig, LoraLinear};
+use candle_fused::ops::lora::{self, lora_with, Adapter, Base};
+use candle_nn::{Linear, VarBuilder, VarMap};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+struct Counting;
+
+static NOW: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+static LARGEST: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: all work is the system allocator's.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let now = NOW.fetch_add(layout.size(), Relaxed) + layout.size();
+        PEAK.fetch_max(now, Relaxed);
+        LARGEST.fetch_max(layout.size(), Relaxed);
+        System.alloc(layout)
+    }
+    unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
+        NOW.fetch_sub(layout.size(), Relaxed);
+        System.dealloc(p, layout)
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Bytes.
+struct Memory {
+    /// More than before, at most.
+    peak: usize,
+    /// The largest single allocation.
+    largest: usize,
+}
+
+fn memory(run: impl FnOnce() -> Result<()>) -> Result<Memory> {
+    let before = NOW.load(Relaxed);
+    PEAK.store(before, Relaxed);
+    LARGEST.store(0, Relaxed);
+    run()?;
+    Ok(Memory {
+        peak: PEAK.load(Relaxed) - before,
+        largest: LARGEST.load(Relaxed),
+    })
+}
+
+const IN: usize = 1024;
+const OUT: usize = 1536;
+const WEIGHT: usize = IN * OUT * 4;
+
+struct Layer {
+    x: Tensor,
+    w: Tensor,
+    a: Tensor,
+    b: Tensor,
+}
+
+impl Layer {
+    fn new(rows: usize, rank: usize) -> Result<Self> {
+        let var = |dims: (usize, usize)| {
+            let values = Tensor::rand(-1f32, 1., dims, &Device::Cpu)?;
+            Ok::<_, candle_core::Error>(Var::from_tensor(&values)?.into_inner())
+        };
+        Ok(Layer {
+            x: var((rows, IN))?,
+            w: Tensor::rand(-1f32, 1., (OUT, IN), &Device::Cpu)?,
+            a: var((rank, IN))?,
+            b: var((OUT, rank))?,
+        })
+    }
+
+    fn to_dtype(&self, dtype: DType) -> Result<Self> {
+        let var = |t: &Tensor| -> Result<Tensor> {
+            Ok(Var::from_tensor(&t.detach().to_dtype(dtype)?)?.into_inner())
+        };
+        Ok(Layer {
+            x: var(&self.x)?,
+            w: self.w.to_dtype(dtype)?,
+            a: var(&self.a)?,
+            b: var(&self.b)?,
+        })
+    }
+
+    fn adapter(&self) -> Adapter<'_> {
+        Adapter {
+            a: &self.a,
+            b: &self.b,
+            scale: 2.0,
+            dropout: None,
+        }
+    }
+
+    fn fused(&self) -> Result<()> {
+        let y = lora_with(&self.x, Base::Frozen(&self.w), None, self.adapter())?;
+        y.backward().map(drop)
+    }
+
+    fn stock(&self) -> Result<()> {
+        lora::reference_with(&self.x, &self.w, None, self.adapter())?
+            .backward()
+            .map(drop)
+    }
+}
+
+#[test]
+fn nothing_of_the_weights_size_is_allocated() -> Result<()> {
+    let _alone = ALONE.lock();
+    for (rows, rank) in [(1, 8), (8, 64), (64, 8), (128, 64)] {
+        let layer = Layer::new(rows, rank)?;
+        let fused = memory(|| layer.fused())?;
+        assert!(
+            fused.largest < WEIGHT / 2,
+            "{rows} rows: {} bytes",
+            fused.largest
+        );
+        // What is measured can be seen at all.
+        let stock = memory(|| layer.stock())?;
+        assert!(
+            stock.largest >= WEIGHT,
+            "{rows} rows: {} bytes",
+            stock.largest
+        );
+    }
+    Ok(())
+}
+
+/// 16-bit weights are widened a piece at a time.
+#[test]
+fn nothing_wider_than_the_activations_is_allocated() -> Result<()> {
+    let _alone = ALONE.lock();
+    for dtype in [DType::F16, DType::BF16] {
+        let rows = 2000;
+        let layer = Layer::new(rows, 8)?.to_dtype(dtype)?;
+        let fused = memory(|| layer.fused())?;
+        // The outputs are as long as the weight.
+        let most = rows * OUT * 2;
+        assert!(fused.largest <= most, "{dtype:?}: {} bytes", fused.largest);
+    }
+    Ok(())
+}
+
+#[test]
+fn training_peaks_at_half_of_stock() -> Result<()> {
+    let _alone = ALONE.lock();
+    let layer = Layer::new(256, 8)?;
+    let (fused, stock) = (memory(|| layer.fused())?, memory(|| layer.stock())?);
+    let ratio = fused.peak as f64 / stock.peak as f64;
+    println!("{} bytes, stock {}: {ratio:.2}", fused.peak, stock.peak);
+    assert!(ratio <= 0.5, "{} bytes, stock {}", fused.peak, stock.peak);
+    Ok(())
+}
+
+#[test]
+fn a_quantised_weight_is_never_whole() -> Result<()> {
+    let _alone = ALONE.lock();
+    // Large enough to be dequantised in more than one piece.
+    let layer = Layer::new(4, 8)?;
+    let w = Arc::new(QTensor::quantize(&layer.w, GgmlDType::Q4_0)?);
+    let quantized = memory(|| {
+        let y = lora_with(&layer.x, Base::Quantized(&w), None, layer.adapter())?;
+        y.backward().map(drop)
+    })?;
+    assert!(quantized.largest < WEIGHT, "{} bytes", quantized.largest);
+    Ok(())
+}
+
+#[test]
+fn doras_norms_need_no_second_weight() -> Result<()> {
+    let _alone = ALONE.lock();
+    let config = LoraConfig {
+        use_dora: true,
+        ..Default::default()
+    };
+    let Layer { x, w, .. } = Layer::new(16, 8)?;
+    let vars = VarMap::new();
+    let vb = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
+    let layer = LoraLinear::new(Linear::new(w, None), &config, vb)?;
+    let step = memory(|| layer.forward_t(&x, true)?.backward().map(drop))?;
+    assert!(step.largest < WEIGHT / 4, "{} bytes", step.largest);
+    assert!(step.peak < WEIGHT / 2, "{} bytes", step.peak);
+    Ok(())
+}
