@@ -32,11 +32,14 @@ impl<T: Element, O: Element> Axpy<'_, T, O> {
             let mut sums = vec![0f32; rows * range.len()];
             let to = sums.as_mut_ptr();
             for i in (0..rows).step_by(4) {
-                // SAFETY: the outputs exist, and so many sums.
-                unsafe {
-                    let to = to.add(i * range.len());
-                    dispatch(Share::new(self.x, self.w, i, range.clone(), to));
-                    dispatch(Share::new(self.low.0, self.low.1, i, range.clone(), to));
+                for (x, w) in [(self.x, self.w), self.low] {
+                    dispatch(Share {
+                        x,
+                        w,
+                        i,
+                        outputs: range.clone(),
+                        sums: to.wrapping_add(i * range.len()),
+                    });
                 }
             }
             let addend = |m: Matrix<T>| (m.as_ptr().wrapping_add(range.start), m.row);
@@ -58,27 +61,8 @@ struct Share<'a, T> {
     w: Matrix<'a, T>,
     i: usize,
     outputs: Range<usize>,
+    /// One for each output of each of these rows.
     sums: *mut f32,
-}
-
-impl<'a, T> Share<'a, T> {
-    /// # Safety
-    /// The outputs exist, and behind `sums` as many for each row.
-    unsafe fn new(
-        x: Matrix<'a, f32>,
-        w: Matrix<'a, T>,
-        i: usize,
-        outputs: Range<usize>,
-        sums: *mut f32,
-    ) -> Self {
-        Share {
-            x,
-            w,
-            i,
-            outputs,
-            sums,
-        }
-    }
 }
 
 impl<T: Element> Kernel for Share<'_, T> {
@@ -86,7 +70,7 @@ impl<T: Element> Kernel for Share<'_, T> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        // SAFETY: as promised to `new`.
+        // SAFETY: the outputs exist, and so many sums.
         unsafe {
             match self.x.rows - self.i {
                 1 => self.rows::<S, 1>(s),

@@ -255,17 +255,20 @@ impl CustomOp3 for Lora {
         _: &Tensor,
         g: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        let trains = a.track_op() || b.track_op();
         let dropped = match self.dropout {
-            Some(dropout) if a.track_op() || b.track_op() => dropout.apply(&x.detach())?,
+            Some(dropout) if trains => dropout.apply(&x.detach())?,
             _ => x.detach(),
         };
-        let (a, b, scale) = (a.clone(), b.clone(), self.scale);
-        let v = || scaled(&matrix(g)?, &b.t()?, 1.0);
-        let dx = || self.grad_x(&a, &b, g);
-        let da = || scaled(&v()?.t()?, &matrix(&dropped)?.t()?, scale);
+        let (rows, grads) = (matrix(&dropped)?, matrix(g)?);
+        let dx = || self.grad_x(a, b, g);
+        let da = || {
+            let v = scaled(&grads, &b.t()?, 1.0)?;
+            scaled(&v.t()?, &rows.t()?, self.scale)
+        };
         let db = || {
-            let u = scaled(&matrix(&dropped)?, &a, 1.0)?;
-            scaled(&matrix(g)?.t()?, &u.t()?, scale)
+            let u = scaled(&rows, a, 1.0)?;
+            scaled(&grads.t()?, &u.t()?, self.scale)
         };
         Ok((
             x.track_op().then(dx).transpose()?,
