@@ -13,6 +13,11 @@ fn main() -> candle_core::Result<()> {
     }
     let device = Device::new_metal(0)?;
     println!("{}", metal::device_info(&device)?);
+    let mps = metal::mps::is_supported(&device);
+    println!(
+        "performance shaders      {}",
+        if mps { "yes" } else { "no" }
+    );
     metal::precompile(&device)?;
     println!(
         "kernel libraries         {} compiled",

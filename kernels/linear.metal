@@ -1,6 +1,6 @@
 // scale * x W^T [+ u B^T] [+ base] [+ bias], accumulated in float.
 //
-// Few rows of x: a GEMV that reads W once. Many rows: tiles of simdgroup matrices, for the products of low rank that stand
+// Few rows of x: a GEMV that reads W once, and may end in an activation. Many rows: tiles of simdgroup matrices, for the products of low rank that stand
 // beside a GEMM.
 
 struct GemvParams {
@@ -21,6 +21,8 @@ struct GemvParams {
     uint seed_high;
     uint threshold;
     float keep;
+    uint act;
+    float act_param;
 };
 
 struct TileParams {
@@ -139,7 +141,7 @@ template <typename T, typename Out, uint R, bool DROP>
             float sum = simd_sum(acc[r][o]);
             if (lane == 0u && r < p.rows && first + o < p.outputs) {
                 sum += p.has_bias != 0u ? float(bias[first + o]) : 0.0f;
-                y[ulong(r) * p.outputs + first + o] = Out(sum);
+                y[ulong(r) * p.outputs + first + o] = Out(act_fwd(p.act, sum, p.act_param));
             }
         }
     }

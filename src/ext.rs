@@ -1,8 +1,9 @@
 //! The ops as methods on [`Tensor`].
 
-use crate::ops::{self, Act, Mask};
+use crate::ops::{self, Act, Mask, Window};
 use candle_core::shape::Dim;
 use candle_core::{Result, Tensor};
+use candle_nn::{Conv1dConfig, ConvTranspose1dConfig, ConvTranspose2dConfig};
 
 /// A method pair for each activation without a parameter.
 macro_rules! activations {
@@ -28,6 +29,22 @@ macro_rules! glus {
         #[doc = concat!("[`ops::", stringify!($packed), "`]")]
         fn $packed_fused(&self) -> Result<Tensor> {
             ops::$packed(self.tensor())
+        }
+    )*};
+}
+
+/// A method for each convolution.
+macro_rules! convolutions {
+    ($($fused:ident = $conv:ident($window:ty);)*) => {$(
+        #[doc = concat!("[`ops::", stringify!($conv), "()`]")]
+        fn $fused(
+            &self,
+            w: &Tensor,
+            bias: Option<&Tensor>,
+            window: $window,
+            act: Act,
+        ) -> Result<Tensor> {
+            ops::$conv(self.tensor(), w, bias, window, act)
         }
     )*};
 }
@@ -150,6 +167,22 @@ pub trait FusedTensorOps: private::AsTensor {
         scale: f32,
     ) -> Result<Tensor> {
         ops::lora(self.tensor(), w, bias, a, b, scale)
+    }
+
+    /// `act(x·y + bias)`
+    fn matmul_act_fused(&self, y: &Tensor, bias: Option<&Tensor>, act: Act) -> Result<Tensor> {
+        ops::matmul_act(self.tensor(), y, bias, act)
+    }
+    /// `act(x·Wᵀ + bias)`
+    fn linear_act_fused(&self, w: &Tensor, bias: Option<&Tensor>, act: Act) -> Result<Tensor> {
+        ops::linear_act(self.tensor(), w, bias, act)
+    }
+
+    convolutions! {
+        conv1d_fused = conv1d(Conv1dConfig);
+        conv2d_fused = conv2d(impl Into<Window>);
+        conv_transpose1d_fused = conv_transpose1d(ConvTranspose1dConfig);
+        conv_transpose2d_fused = conv_transpose2d(ConvTranspose2dConfig);
     }
 
     /// Dropout with an explicit seed.

@@ -66,6 +66,16 @@ impl MatrixLayout {
         }
     }
 
+    #[cfg(feature = "metal")]
+    pub fn t(self) -> Self {
+        MatrixLayout {
+            rows: self.cols,
+            cols: self.rows,
+            row: self.col,
+            col: self.row,
+        }
+    }
+
     pub fn of_shape(shape: &Shape) -> Self {
         let cols = shape.dims().last().copied().unwrap_or(1);
         let rows = shape.dims().iter().rev().skip(1).product();

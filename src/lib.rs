@@ -3,7 +3,7 @@
 //! - [`nn`]: `candle_nn` with faster layers that keep their gradients; a model changes its `use` line.
 //! - [`ops`]: the ops as functions and CustomOps, each with the composed reference it replaces.
 //! - [`FusedTensorOps`]: the same ops as methods on a tensor, in place too.
-//! - `metal` (with the feature of that name): compile options, warm-up and device information.
+//! - `metal` (with the feature of that name): compile options, warm-up, device information, and Metal Performance Shaders.
 //!
 //! ```
 //! use candle_core::{Device, Tensor};

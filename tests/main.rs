@@ -1,6 +1,7 @@
 //! All integration tests, in one binary.
 
 mod cases;
+mod conv;
 mod devices;
 mod dropout;
 mod errors;
@@ -8,5 +9,7 @@ mod golden;
 mod grid;
 mod layers;
 mod lora;
+#[cfg(feature = "metal")]
+mod mps;
 mod products;
 mod training;

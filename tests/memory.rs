@@ -1,9 +1,12 @@
-//! What a frozen weight costs in memory: nothing. Allocations are counted, so these tests have a process of their own.
+//! What costs no memory: the gradient of a frozen weight, the unfolded image of a convolution. Allocations are counted, so
+//! these tests have a process of their own.
 
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{DType, Device, ModuleT, Result, Tensor, Var};
 use candle_fused::nn::lora::{LoraConfig, LoraLinear};
+use candle_fused::ops::conv2d::{Geometry, WeightGrad};
 use candle_fused::ops::lora::{self, lora_with, Adapter, Base};
+use candle_fused::ops::{conv2d_with, Act, ConvAlgo, Window};
 use candle_nn::{Linear, VarBuilder, VarMap};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -187,5 +190,31 @@ fn doras_norms_need_no_second_weight() -> Result<()> {
     let step = memory(|| layer.forward_t(&x, true)?.backward().map(drop))?;
     assert!(step.largest < WEIGHT / 4, "{} bytes", step.largest);
     assert!(step.peak < WEIGHT / 2, "{} bytes", step.peak);
+    Ok(())
+}
+
+/// Threads have some memory of their own, but nobody has one of the kernel's size times the image's.
+#[test]
+fn a_convolution_unfolds_no_image() -> Result<()> {
+    let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
+    let window = Window {
+        padding: [1, 1],
+        ..Window::default()
+    };
+    for dtype in [DType::F32, DType::BF16] {
+        let random = |dims| Tensor::rand(-1f32, 1., dims, &Device::Cpu)?.to_dtype(dtype);
+        let (x, w) = (random((1, 32, 256, 256))?, random((32, 32, 3, 3))?);
+        let unfolded = 9 * x.elem_count() * 4;
+        let output = x.elem_count() * dtype.size_in_bytes();
+        for algo in [ConvAlgo::ImplicitGemm, ConvAlgo::Winograd] {
+            let run = || conv2d_with(&x, &w, None, window, Act::Relu, algo).map(drop);
+            let peak = memory(run)?.peak;
+            assert!(peak >= output && peak - output < unfolded / 4, "{peak}");
+        }
+        let geometry = Geometry::new("test", x.layout(), w.layout(), window)?;
+        let run = || x.apply_op2_no_bwd(&x, &WeightGrad(geometry)).map(drop);
+        let peak = memory(run)?.peak;
+        assert!(peak < unfolded / 3, "{peak} of {unfolded}");
+    }
     Ok(())
 }

@@ -6,6 +6,7 @@ mod agree;
 #[path = "../../tests/cases/mod.rs"]
 mod cases;
 mod cli;
+mod difference;
 mod json;
 mod load;
 mod measure;
@@ -19,12 +20,12 @@ use candle_core::{Device, Result};
 use cli::Options;
 use indicatif::{ProgressBar, ProgressStyle};
 use load::Load;
-use measure::Budget;
-use plan::Row;
-use report::{Outcome, Report};
+use measure::{Budget, Call};
+use plan::{Kind, Row};
+use report::{Outcome, Report, Timing};
 use std::io::{self, Write};
 use std::process::ExitCode;
-use workload::Workload;
+use workload::{Workload, MOST_IN_PLACE};
 
 fn main() -> ExitCode {
     let options = match cli::parse(std::env::args_os()) {
@@ -32,7 +33,7 @@ fn main() -> ExitCode {
         Ok(None) => return print(cli::HELP),
         Err(error) => return fail(&format!("{error}; see --help"), 2),
     };
-    let cases = cases::all();
+    let cases = cases::measured();
     let rows: Vec<Row> = plan::rows(&cases, options.quick)
         .into_iter()
         .filter(|row| options.selects(&row.key()))
@@ -88,10 +89,21 @@ fn compare(
 fn measure_row(row: &Row, device: &Device, budget: &Budget) -> Result<Outcome> {
     let work = Workload::new(row, device)?;
     let agreement = agree::check(&work)?;
-    let timing = measure::interleaved(&work, budget, agreement.stock_runs)?;
+    let fused = Call::new(|| work.fused());
+    let mut calls = vec![match row.kind {
+        Kind::InPlace => fused.resetting(MOST_IN_PLACE, || work.reset()),
+        _ => fused,
+    }];
+    if agreement.stock_runs {
+        calls.push(Call::new(|| work.stock()));
+    }
+    let medians = measure::interleaved(calls, device, budget)?;
     Ok(Outcome {
         agreement,
-        timing,
+        timing: Timing {
+            stock: medians.get(1).copied(),
+            fused: medians[0],
+        },
         bytes: work.bytes()?,
     })
 }

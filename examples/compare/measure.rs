@@ -1,13 +1,11 @@
 //! Interleaved samples and their medians.
 
-use crate::plan::Kind;
-use crate::workload::{Workload, MOST_IN_PLACE};
-use candle_core::Result;
+use candle_core::{Device, Result};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// When a row has been measured enough: after `time` and `fewest` samples of each side, and never
-/// later than after `limit` and three.
+/// When calls have been measured enough: after `time` and `fewest` samples of each, and never later than
+/// after `limit` and three.
 pub struct Budget {
     time: Duration,
     fewest: usize,
@@ -33,48 +31,66 @@ impl Budget {
     }
 }
 
-/// Medians, in µs per call.
-pub struct Timing {
-    pub stock: Option<f64>,
-    pub fused: f64,
-}
-
 /// A sample is a batch of calls that takes at least this long, so that the clock's resolution and
 /// its own cost don't count.
 const SAMPLE: Duration = Duration::from_micros(20);
 
-/// Calls of the same side go untimed before a sample for this long, so that the worker threads, which spin
-/// for about a millisecond after each op, and the caches are as that side leaves them.
+/// The same call goes untimed before a sample for this long, so that the worker threads, which spin for about
+/// a millisecond after each op, and the caches are as that call leaves them.
 const LEAD_IN: Duration = Duration::from_micros(1500);
 
 /// A call this long needs neither.
 const LONG: Duration = Duration::from_millis(10);
 
-/// Samples stock, ours, ours, stock, … so that a slow moment and what one side leaves behind in
-/// the heap hit both alike.
-pub fn interleaved(work: &Workload, budget: &Budget, stock_runs: bool) -> Result<Timing> {
-    let mut fused = Side::new(work, Workload::fused)?;
-    let mut stock = match stock_runs {
-        true => Some(Side::new(work, Workload::stock)?),
-        false => None,
-    };
-    let start = Instant::now();
-    while !budget.is_spent(fused.samples.len(), start.elapsed()) {
-        let ours_first = fused.samples.len() % 2 == 1;
-        if ours_first {
-            fused.sample()?;
-        }
-        if let Some(stock) = &mut stock {
-            stock.sample()?;
-        }
-        if !ours_first {
-            fused.sample()?;
+/// What is timed.
+pub struct Call<'a> {
+    run: Run<'a>,
+    /// How often it may run before its input has to be restored, and what does that.
+    reset: Option<(usize, Run<'a>)>,
+}
+
+type Run<'a> = Box<dyn Fn() -> Result<()> + 'a>;
+
+impl<'a> Call<'a> {
+    pub fn new(run: impl Fn() -> Result<()> + 'a) -> Self {
+        Call {
+            run: Box::new(run),
+            reset: None,
         }
     }
-    Ok(Timing {
-        stock: stock.map(Side::median),
-        fused: fused.median(),
-    })
+
+    /// For work in place.
+    pub fn resetting(self, most: usize, reset: impl Fn() -> Result<()> + 'a) -> Self {
+        let reset: Run = Box::new(reset);
+        Call {
+            reset: Some((most, reset)),
+            ..self
+        }
+    }
+
+    fn most(&self) -> usize {
+        self.reset.as_ref().map_or(1000, |(most, _)| *most)
+    }
+}
+
+/// The median of each call, in µs. Samples a, b, b, a, … so that a slow moment and what one call leaves
+/// behind in the heap hit all alike.
+pub fn interleaved(calls: Vec<Call>, device: &Device, budget: &Budget) -> Result<Vec<f64>> {
+    let sides = calls.into_iter().map(|call| Side::new(call, device));
+    let mut sides: Vec<Side> = sides.collect::<Result<_>>()?;
+    let start = Instant::now();
+    let mut rounds = 0;
+    while !budget.is_spent(rounds, start.elapsed()) {
+        for side in &mut sides {
+            side.sample()?;
+        }
+        sides.reverse();
+        rounds += 1;
+    }
+    if rounds % 2 == 1 {
+        sides.reverse();
+    }
+    Ok(sides.into_iter().map(Side::median).collect())
 }
 
 /// Brings the heap to where any program is that has released a large tensor. From then on glibc
@@ -85,32 +101,33 @@ pub fn settle_heap() {
 }
 
 struct Side<'a> {
-    work: &'a Workload<'a>,
-    run: fn(&Workload<'a>) -> Result<()>,
+    call: Call<'a>,
+    device: &'a Device,
     lead_in: Duration,
     batch: usize,
-    /// Calls since the input was last restored.
-    calls: usize,
+    /// Runs since the input was last restored.
+    runs: usize,
     /// Seconds per call.
     samples: Vec<f64>,
 }
 
 impl<'a> Side<'a> {
     /// Warms up and chooses the batch.
-    fn new(work: &'a Workload<'a>, run: fn(&Workload<'a>) -> Result<()>) -> Result<Self> {
+    fn new(call: Call<'a>, device: &'a Device) -> Result<Self> {
         let mut side = Side {
-            work,
-            run,
+            call,
+            device,
             lead_in: Duration::ZERO,
             batch: 1,
-            calls: 0,
+            runs: 0,
             samples: Vec::new(),
         };
         side.sample()?;
         if side.samples[0] < LONG.as_secs_f64() {
             side.lead_in = LEAD_IN;
             side.sample()?;
-            side.batch = batch(work.row.kind, side.samples[1]);
+            let calls = (SAMPLE.as_secs_f64() / side.samples[1]).ceil() as usize;
+            side.batch = calls.clamp(1, side.call.most());
         }
         side.samples.clear();
         Ok(side)
@@ -119,26 +136,28 @@ impl<'a> Side<'a> {
     fn sample(&mut self) -> Result<()> {
         let start = Instant::now();
         while start.elapsed() < self.lead_in {
-            self.call(1)?;
+            self.run(1)?;
         }
-        let seconds = self.call(self.batch)?.as_secs_f64();
+        let seconds = self.run(self.batch)?.as_secs_f64();
         self.samples.push(seconds / self.batch as f64);
         Ok(())
     }
 
     /// The time that `times` calls take.
-    fn call(&mut self, times: usize) -> Result<Duration> {
-        if self.calls + times > MOST_IN_PLACE {
-            self.work.reset()?;
-            self.calls = 0;
+    fn run(&mut self, times: usize) -> Result<Duration> {
+        if let Some((most, reset)) = &self.call.reset {
+            if self.runs + times > *most {
+                reset()?;
+                self.runs = 0;
+            }
         }
-        self.calls += times;
-        self.work.device.synchronize()?;
+        self.runs += times;
+        self.device.synchronize()?;
         let start = Instant::now();
         for _ in 0..times {
-            (self.run)(self.work)?;
+            (self.call.run)()?;
         }
-        self.work.device.synchronize()?;
+        self.device.synchronize()?;
         Ok(start.elapsed())
     }
 
@@ -151,13 +170,4 @@ impl<'a> Side<'a> {
         };
         median * 1e6
     }
-}
-
-/// How many calls of `once` seconds make a sample.
-fn batch(kind: Kind, once: f64) -> usize {
-    let most = match kind {
-        Kind::InPlace => MOST_IN_PLACE,
-        _ => 1000,
-    };
-    ((SAMPLE.as_secs_f64() / once).ceil() as usize).clamp(1, most)
 }

@@ -1,7 +1,6 @@
 //! The table and its summary.
 
 use crate::agree::Agreement;
-use crate::measure::Timing;
 use crate::plan::Row;
 use crate::sizes::DTYPES;
 use candle_core::Result;
@@ -12,6 +11,12 @@ pub struct Outcome {
     pub agreement: Agreement,
     pub timing: Timing,
     pub bytes: usize,
+}
+
+/// Medians, in µs per call.
+pub struct Timing {
+    pub stock: Option<f64>,
+    pub fused: f64,
 }
 
 /// A finished row, as the table and the JSON show it.

@@ -86,8 +86,23 @@ fn variant(size: Size) -> Vec<Size> {
     ]
 }
 
+/// The only shape of a case that has one, whatever the dims.
+fn own(label: &'static str) -> Size {
+    let own = size(label, &[1, 1]);
+    match label {
+        "64c3x3_56" => own.run(&[Forward, Train]).quick(),
+        "tiny" | "stem7x7s2" | "256c3x3_14" | "dw128_3x3_56" | "1x1_256to64_56" | "1x4096x4096" => {
+            own.quick()
+        }
+        _ => own,
+    }
+}
+
 /// The main calls of an op get every size, the others a few.
 pub fn sizes(case: &OpCase) -> Vec<Size> {
+    if let Some(label) = case.at {
+        return vec![own(label)];
+    }
     match (case.op, case.name.as_str()) {
         ("activation", "silu") => vec![TINY, ONE_M, SIXTEEN_M, SIXTEEN_M.run(&[InPlace]).quick()],
         ("activation", "relu") => vec![TINY, ONE_M, SIXTEEN_M.run(&[Forward, InPlace])],
@@ -98,6 +113,11 @@ pub fn sizes(case: &OpCase) -> Vec<Size> {
         ("affine_act", "affine_silu") | ("binary_act", "bias_gelu") => {
             vec![TINY, ROWS, COLS, ONE_M]
         }
+        // Of 4 channels and 5 rows.
+        ("conv2d", _) => vec![
+            size("1x4x5x64", &[1, 64]).run(&[Forward, Train]).quick(),
+            size("64x4x5x256", &[64, 256]).run(&[Forward, Train]),
+        ],
         // Of 4 channels, and in the plain form of two spatial dims.
         ("group_norm", "group_norm_plain") => vec![size("64x4x2x2048", &[64, 2048])],
         ("group_norm", "group_norm_by_channel") => vec![size("64x4x4096", &[64, 4096]).run(ALL)],
@@ -126,6 +146,32 @@ pub fn sizes(case: &OpCase) -> Vec<Size> {
             ONE_ROW,
             BATCH.run(&[Forward, Train]).of(&[DType::F32]).slow(),
         ],
+        // Of y as wide as x.
+        ("matmul_act", "square_gelu" | "square_relu") => vec![
+            size("1x1", &[1, 1]),
+            TINY.slow(),
+            size("64x64", &[64, 64]).run(&[Forward, Train]).quick(),
+            size("256x256", &[256, 256]).of(&[DType::F32]),
+            ONE_M.run(&[Forward, Train]).of(&[DType::F32]),
+            ONE_M.run(&[Forward]).of(&[DType::F16, DType::BF16]).slow(),
+            ONE_ROW,
+            size("4x16x1024", &[4, 16, 1024]).of(&[DType::F32]),
+        ],
+        // So many products of a matrix, or of a row, of so many columns.
+        ("matmul_act", "heads_gelu") => vec![
+            size("8x32", &[256, 64])
+                .run(&[Forward, Train])
+                .of(&[DType::F32])
+                .quick(),
+            size("8x32", &[256, 64]).of(&[DType::F16]),
+            size("2", &[2, 512]).of(&[DType::F32]),
+        ],
+        ("matmul_act", "vectors_gelu") => vec![
+            size("3x5", &[3, 5]).of(&[DType::F32]),
+            size("8x32", &[256, 64]).of(&[DType::F32, DType::F16]),
+        ],
+        ("matmul_act", "matmul_gelu") => vec![size("3x5", &[3, 5]), TINY],
+        ("matmul_act", _) => vec![TINY.run(&[Forward]), ONE_ROW],
         ("reduce", "sum_last_dim" | "max_last_dim" | "sum_all") => {
             vec![TINY, LOGITS, ROWS, COLS, BATCH, SQUARE]
         }

@@ -17,8 +17,10 @@ pub fn call<'a>(row: &Row<'a>, device: &Device) -> Result<Stock<'a>> {
         return Ok(Stock::Own(own));
     }
     Ok(Stock::Declared(match &case.stock {
-        // Stock's fused ops lose the gradient; its dropout is composed.
-        Some(stock) if row.kind != Kind::Train || case.op == "dropout" => stock,
+        // Stock's fused ops lose the gradient; its dropout is composed, and its convolutions have one at these shapes.
+        Some(stock) if row.kind != Kind::Train || case.op == "dropout" || case.at.is_some() => {
+            stock
+        }
         _ => &case.reference,
     }))
 }

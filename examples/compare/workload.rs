@@ -13,7 +13,6 @@ pub const MOST_IN_PLACE: usize = 16;
 
 pub struct Workload<'a> {
     pub row: &'a Row<'a>,
-    pub device: &'a Device,
     stock: Stock<'a>,
     /// Variables, where the row trains and the op has a gradient to them.
     pub inputs: Vec<Tensor>,
@@ -22,7 +21,7 @@ pub struct Workload<'a> {
 }
 
 impl<'a> Workload<'a> {
-    pub fn new(row: &'a Row<'a>, device: &'a Device) -> Result<Self> {
+    pub fn new(row: &'a Row<'a>, device: &Device) -> Result<Self> {
         let inputs = inputs(row, row.dtype, device)?;
         let own = match row.kind {
             Kind::InPlace => own(&inputs)?,
@@ -30,7 +29,6 @@ impl<'a> Workload<'a> {
         };
         Ok(Workload {
             row,
-            device,
             stock: stock::call(row, device)?,
             inputs,
             own,

@@ -63,8 +63,10 @@ pub enum Linear {
 impl Linear {
     pub fn forward(&self, x: &Tensor, pass: Pass) -> Result<Tensor> {
         match (self, pass) {
-            (Linear::Trained(layer), Pass::Stock) => layer.forward(x),
-            (Linear::Trained(layer), _) => ops::linear(x, layer.weight(), None),
+            (Linear::Trained(layer), Pass::Stock) => {
+                candle_nn::Linear::new(layer.weight().clone(), None).forward(x)
+            }
+            (Linear::Trained(layer), _) => layer.forward(x),
             (Linear::Adapted(layer), Pass::Stock) => stock_lora(layer, x),
             (Linear::Adapted(layer), _) => layer.forward_t(x, pass == Pass::Train),
         }

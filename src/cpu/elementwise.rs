@@ -265,6 +265,14 @@ fn overwrite<T: Element, const I: usize, const N: usize>(
     unsafe { run(n, cursors, [own], body) }
 }
 
+/// x[i] = body(x[i]) for elements side by side, by this thread.
+///
+/// # Safety
+/// `x` is valid for reads and writes of `n` elements.
+pub unsafe fn map_stretch<T: Element>(x: *mut T, n: usize, body: impl Body<T, 1, 1>) {
+    Loop::run(&body, 0, [x.cast_const()], [x], n)
+}
+
 /// A position on a [`Walk`].
 #[derive(Clone, Copy)]
 struct Cursor<T> {

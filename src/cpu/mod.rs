@@ -11,6 +11,7 @@ pub mod parallel;
 pub mod row_op;
 pub mod row_view;
 pub mod rows;
+pub mod scratch;
 pub mod simd;
 
 /// Runs `$body` with `$T` bound to the storage's element type and, in the closure form, `$s` to its

@@ -4,6 +4,7 @@
 //! microsecond or two. A second pool would take ten times that, and find the cores taken by the spinning.
 
 use candle_core::utils::barrier_pool;
+use std::cell::Cell;
 use std::ops::Range;
 
 /// Work below this stays on the calling thread. One unit is a cheap element: a load, an add, a store, 0.1 ns.
@@ -20,8 +21,19 @@ pub fn threads() -> usize {
     barrier_pool().n_workers() + 1
 }
 
+thread_local! {
+    /// Whether this thread is at work for a call of [`ranges`].
+    static BUSY: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether [`ranges`] would share this much work out.
+pub fn is_shared(n: usize, cost: usize) -> bool {
+    n.saturating_mul(cost) >= MIN_PARALLEL && !BUSY.get()
+}
+
 /// Covers `0..n` by ranges, in parallel when `n · cost` is worth it. Every range but the last is a
-/// multiple of `align` long. `work` must not come back here: the pool takes one call at a time.
+/// multiple of `align` long. Where `work` comes back here it stays on its thread: the pool takes one call at
+/// a time.
 pub fn ranges(n: usize, cost: usize, align: usize, work: impl Fn(Range<usize>) + Sync + Send) {
     split(n, cost, align, &work)
 }
@@ -31,7 +43,7 @@ fn split(n: usize, cost: usize, align: usize, work: &(dyn Fn(Range<usize>) + Syn
     if n == 0 {
         return;
     }
-    if n.saturating_mul(cost) < MIN_PARALLEL || n <= align {
+    if !is_shared(n, cost) || n <= align {
         return work(0..n);
     }
     // Eight shares per thread even out a busy core.
@@ -40,8 +52,25 @@ fn split(n: usize, cost: usize, align: usize, work: &(dyn Fn(Range<usize>) + Syn
         .max(MIN_SHARE.div_ceil(cost.max(1)));
     let share = share.next_multiple_of(align);
     barrier_pool().execute_chunked(n.div_ceil(share), |shares| {
+        let _busy = Busy::new();
         work(shares.start * share..n.min(shares.end * share))
     });
+}
+
+/// While it lives, this thread shares nothing out.
+struct Busy;
+
+impl Busy {
+    fn new() -> Self {
+        BUSY.set(true);
+        Busy
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        BUSY.set(false);
+    }
 }
 
 /// A pointer that threads may share because they touch disjoint parts behind it.

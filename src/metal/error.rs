@@ -23,6 +23,9 @@ pub enum MetalError {
     /// The work does not fit into one dispatch.
     #[error("kernel `{kernel}` cannot be dispatched: {reason}")]
     InvalidDispatch { kernel: String, reason: String },
+    /// The GPU did not do what an op has given it.
+    #[error("{op}: the command buffer failed: {reason}")]
+    CommandBufferFailed { op: &'static str, reason: String },
     /// No Metal device, or a tensor that is not on one.
     #[error("Metal is not available: {0}")]
     NotAvailable(String),

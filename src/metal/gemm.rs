@@ -10,6 +10,16 @@ use std::sync::Arc;
 /// `x·Wᵀ` for x `[rows, in]` and W `[out, in]`, neither of them empty and both as [`fits`] wants them.
 pub(crate) fn gemm(
     device: &MetalDevice,
+    x: (&Operand, MatrixLayout),
+    w: (&Operand, MatrixLayout),
+) -> Result<Arc<Buffer>> {
+    stacked_gemm(device, (1, [0, 0]), x, w)
+}
+
+/// So many products, the matrices of each so many elements behind those of the one before.
+pub(crate) fn stacked_gemm(
+    device: &MetalDevice,
+    (count, [x_next, w_next]): (usize, [usize; 2]),
     (x, xl): (&Operand, MatrixLayout),
     (w, wl): (&Operand, MatrixLayout),
 ) -> Result<Arc<Buffer>> {
@@ -19,18 +29,18 @@ pub(crate) fn gemm(
         DType::BF16 => GemmDType::BF16,
         other => return Err(Error::UnsupportedDTypeForOp(other, "gemm").bt()),
     };
-    let out = alloc(device, xl.rows * wl.rows, x.dtype())?;
+    let out = alloc(device, count * xl.rows * wl.rows, x.dtype())?;
     let guard = device.command_encoder()?;
     call_mlx_gemm(
         device.device(),
         &guard,
         device.kernels(),
         dtype,
-        (1, xl.rows, wl.rows, xl.cols),
-        &[xl.row, xl.col],
+        (count, xl.rows, wl.rows, xl.cols),
+        &[x_next, xl.row, xl.col],
         x.offset(),
         x.buffer(),
-        &[wl.col, wl.row],
+        &[w_next, wl.col, wl.row],
         w.offset(),
         w.buffer(),
         &out,

@@ -163,8 +163,13 @@ pub(crate) fn columns(cols: usize, parts: usize) -> Grid {
 ///
 /// Kernel: the tile begins at row `threadgroup_position_in_grid.y * side` and column `.x * side`, to be checked.
 pub(crate) fn tiles(rows: usize, cols: usize, side: usize) -> Grid {
+    blocks(rows, cols, [side; 2])
+}
+
+/// The same for tiles of so many rows and columns.
+pub(crate) fn blocks(rows: usize, cols: usize, [height, width]: [usize; 2]) -> Grid {
     Grid {
-        groups: [cols.div_ceil(side), rows.div_ceil(side), 1],
+        groups: [cols.div_ceil(width), rows.div_ceil(height), 1],
         threads: [4 * SIMD, 1, 1],
         shrink: Shrink::Never,
     }
@@ -191,6 +196,16 @@ pub(crate) fn row_parts(rows: usize, cols: usize) -> (usize, usize) {
         .div_ceil((cols / (16 * 4 * 256)).clamp(1, wanted))
         .next_multiple_of(4);
     (cols.div_ceil(part), part)
+}
+
+/// Into how many parts a sum of so many terms should be cut that each of `tiles` threadgroups would form, and how many
+/// terms a part has; 1 says that a second pass would not pay.
+///
+/// A part keeps at least 512 terms. Depends on the sizes alone, as [`column_parts`].
+pub(crate) fn sum_parts(tiles: usize, terms: usize) -> (usize, usize) {
+    let wanted = 512usize.div_ceil(tiles.max(1));
+    let share = terms.div_ceil((terms / 512).clamp(1, wanted)).max(1);
+    (terms.div_ceil(share).max(1), share)
 }
 
 #[cfg(test)]
@@ -323,6 +338,24 @@ mod tests {
             refused.contains("64") && refused.contains("128"),
             "{refused}"
         );
+    }
+
+    #[test]
+    fn blocks_may_be_taller_than_wide() {
+        let grid = blocks(65, 33, [64, 32]).times(7);
+        assert_eq!((grid.groups, grid.threads), ([2, 2, 7], [128, 1, 1]));
+    }
+
+    #[test]
+    fn parts_of_sums_cover_them() {
+        for tiles in SIZES {
+            for terms in SIZES.into_iter().chain([0]) {
+                let (parts, share) = sum_parts(tiles, terms);
+                assert!(parts * share >= terms && (parts == 1 || (parts - 1) * share < terms));
+                assert!(parts == 1 || share >= 512);
+                assert!((parts - 1) * tiles < 512);
+            }
+        }
     }
 
     #[test]

@@ -60,7 +60,7 @@ impl<'a> InPlace<'a> {
 /// `StridedParams` of copy.metal.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct StridedParams {
+pub(super) struct StridedParams {
     strides: [u64; MAX_DIMS],
     dims: [u32; MAX_DIMS],
     count: u32,
@@ -68,7 +68,7 @@ struct StridedParams {
 }
 
 impl StridedParams {
-    fn new(layout: &Layout) -> std::result::Result<Self, String> {
+    pub(super) fn new(layout: &Layout) -> std::result::Result<Self, String> {
         let merged = collapsed(layout);
         if merged.len() > MAX_DIMS {
             return Err(format!(

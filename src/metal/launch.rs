@@ -1,4 +1,4 @@
-//! One dispatch of one kernel. Nothing else in the crate touches an encoder, so hazards are right in one place.
+//! One dispatch of one kernel. Nothing else in the crate touches Candle's encoder, so hazards are right in one place.
 
 use super::error::MetalError;
 use super::grid::Grid;
@@ -17,12 +17,12 @@ use std::marker::PhantomData;
 /// as output for each dispatch. Whatever a kernel writes must therefore be bound by `output` or `inout`.
 pub(crate) struct Launch<'a> {
     device: &'a MetalDevice,
-    kernel: String,
-    pipeline: ComputePipeline,
-    bindings: Vec<Binding<'a>>,
+    pub(super) kernel: String,
+    pub(super) pipeline: ComputePipeline,
+    pub(super) bindings: Vec<Binding<'a>>,
 }
 
-enum Binding<'a> {
+pub(super) enum Binding<'a> {
     Input(&'a Buffer, usize),
     Output(&'a Buffer, usize),
     Bytes {
@@ -98,14 +98,7 @@ impl<'a> Launch<'a> {
 
     /// Encodes the dispatch. Candle's device is locked only in here, so outputs can be allocated up to this call.
     pub(crate) fn run(self, grid: Grid) -> Result<()> {
-        let invalid = |reason| MetalError::InvalidDispatch {
-            kernel: self.kernel.clone(),
-            reason,
-        };
-        let grid = grid
-            .fit(self.pipeline.max_total_threads_per_threadgroup())
-            .map_err(invalid)?;
-
+        let grid = self.fit(grid)?;
         let guard = self.device.command_encoder()?;
         let encoder = guard.as_ref();
         encoder.set_compute_pipeline_state(&self.pipeline);
@@ -124,13 +117,23 @@ impl<'a> Launch<'a> {
         Ok(())
     }
 
+    /// The grid within the limits of the pipeline.
+    pub(super) fn fit(&self, grid: Grid) -> Result<Grid> {
+        let invalid = |reason| MetalError::InvalidDispatch {
+            kernel: self.kernel.clone(),
+            reason,
+        };
+        let limit = self.pipeline.max_total_threads_per_threadgroup();
+        Ok(grid.fit(limit).map_err(invalid)?)
+    }
+
     fn bind(mut self, binding: Binding<'a>) -> Self {
         self.bindings.push(binding);
         self
     }
 }
 
-fn size([width, height, depth]: [usize; 3]) -> MTLSize {
+pub(super) fn size([width, height, depth]: [usize; 3]) -> MTLSize {
     MTLSize {
         width,
         height,

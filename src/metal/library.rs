@@ -4,6 +4,7 @@
 //! the lock of that slot alone and calls nothing but Metal, so threads wait only for what they need themselves.
 
 use super::error::MetalError;
+use super::mps;
 use super::options::{self, LanguageVersion, Options};
 use super::sources::{Source, SOURCES};
 use candle_metal_kernels::metal::{ComputePipeline, Device, Library};
@@ -38,10 +39,14 @@ pub struct CacheStats {
     pub libraries: usize,
     /// Pipelines held.
     pub pipelines: usize,
+    /// Kernels of Metal Performance Shaders held.
+    pub mps_kernels: usize,
     /// Libraries compiled so far.
     pub library_compiles: u64,
     /// Pipelines built so far.
     pub pipeline_builds: u64,
+    /// Kernels of Metal Performance Shaders made so far.
+    pub mps_kernel_builds: u64,
 }
 
 /// The state of the kernel cache of this process.
@@ -52,6 +57,7 @@ pub fn cache_stats() -> CacheStats {
         .values()
         .cloned()
         .collect();
+    let (mps_kernels, mps_kernel_builds) = mps::stats();
     CacheStats {
         libraries: slots.iter().filter(|slot| slot.library().is_some()).count(),
         pipelines: slots
@@ -63,17 +69,20 @@ pub fn cache_stats() -> CacheStats {
                     .len()
             })
             .sum(),
+        mps_kernels,
+        mps_kernel_builds,
         library_compiles: LIBRARY_COMPILES.load(Ordering::Relaxed),
         pipeline_builds: PIPELINE_BUILDS.load(Ordering::Relaxed),
     }
 }
 
-/// Forgets all libraries and pipelines; they are made anew when next used.
+/// Forgets all libraries, pipelines and kernels of Metal Performance Shaders; they are made anew when next used.
 pub fn clear_cache() {
     SLOTS
         .write()
         .unwrap_or_else(PoisonError::into_inner)
         .clear();
+    mps::clear();
 }
 
 /// Compiles every library for a Metal device now rather than at first use.

@@ -27,6 +27,7 @@
 pub(crate) mod broadcast;
 mod error;
 pub(crate) mod grid;
+pub mod mps;
 mod options;
 pub(crate) mod sources;
 

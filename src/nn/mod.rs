@@ -5,8 +5,8 @@
 //! changes only its `use` line:
 //!
 //! ```diff
-//! -use candle_nn::{layer_norm, rms_norm, Activation, LayerNorm, Module, RmsNorm, VarBuilder};
-//! +use candle_fused::nn::{layer_norm, rms_norm, Activation, LayerNorm, Module, RmsNorm, VarBuilder};
+//! -use candle_nn::{conv2d, linear, rms_norm, Activation, Conv2d, Linear, Module, RmsNorm, VarBuilder};
+//! +use candle_fused::nn::{conv2d, linear, rms_norm, Activation, Conv2d, Linear, Module, RmsNorm, VarBuilder};
 //! ```
 //!
 //! ```
@@ -23,13 +23,20 @@
 //! ```
 
 pub mod activation;
+pub mod conv;
 pub mod group_norm;
 pub mod layer_norm;
+pub mod linear;
 pub mod lora;
 pub mod ops;
 
 pub use activation::Activation;
 pub use candle_nn::*;
+pub use conv::{
+    conv1d, conv1d_no_bias, conv2d, conv2d_no_bias, conv_transpose1d, conv_transpose1d_no_bias,
+    conv_transpose2d, conv_transpose2d_no_bias, Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d,
+};
 pub use group_norm::{group_norm, GroupNorm};
 pub use layer_norm::{layer_norm, layer_norm_no_bias, rms_norm, LayerNorm, RmsNorm};
+pub use linear::{linear, linear_b, linear_no_bias, Linear};
 pub use ops::Dropout;

@@ -4,11 +4,13 @@ pub mod activation;
 pub mod affine_act;
 mod affine_norm;
 pub mod binary_act;
+pub mod conv2d;
 pub mod dropout;
 pub mod glu;
 pub mod group_norm;
 pub mod linear;
 pub mod lora;
+pub mod matmul_act;
 pub mod reduce;
 pub mod row_norm;
 pub mod softmax;
@@ -22,6 +24,9 @@ pub use binary_act::{
     add_act, add_act_inplace, add_relu, bias_act, bias_act_inplace, mul_act, mul_act_inplace,
     mul_relu, BinaryOp,
 };
+pub use conv2d::{
+    conv1d, conv2d, conv2d_with, conv_transpose1d, conv_transpose2d, ConvAlgo, Window,
+};
 pub use dropout::{dropout, dropout_add, dropout_inplace, relu_dropout, relu_dropout_inplace};
 pub use glu::{
     geglu, geglu_packed, glu, glu_inplace, glu_packed, reglu, reglu_packed, swiglu, swiglu_packed,
@@ -29,6 +34,7 @@ pub use glu::{
 pub use group_norm::{group_norm, group_norm_inplace};
 pub use linear::{frozen_linear, linear};
 pub use lora::{lora, lora_gather, lora_with, Adapter, Base};
+pub use matmul_act::{linear_act, matmul_act};
 pub use reduce::{
     max_all, max_last_dim, mean_all, mean_last_dim, sum_all, sum_last_dim, Reduction,
 };

@@ -60,6 +60,20 @@ pub fn cases() -> Vec<OpCase> {
     cases.into_iter().map(|case| case.product(&SIZES)).collect()
 }
 
+/// A decoder's step: one row with a square layer.
+pub fn at_shapes() -> Vec<OpCase> {
+    let x = Arg::new("x", Fill::Signal, |_, _| vec![1, 4096]);
+    let w = Arg::new("weight", Fill::Signal, |_, _| vec![4096, 4096]);
+    let case = OpCase::new(
+        OP,
+        "linear_no_bias",
+        &[x, w],
+        |t| linear(&t[0], &t[1], None),
+        |t| reference(&t[0], &t[1], None),
+    );
+    vec![case.reduction().at("1x4096x4096")]
+}
+
 pub fn rejects() -> Vec<Reject> {
     vec![
         Reject::new(OP, "a weight of other columns", &["[5, 3]", "4"], |d| {

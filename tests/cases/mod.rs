@@ -12,12 +12,14 @@
 mod activation;
 mod affine_act;
 mod binary_act;
+mod conv2d;
 mod dropout;
 mod fill;
 mod glu;
 mod group_norm;
 mod linear;
 mod lora;
+mod matmul_act;
 mod reduce;
 mod row_norm;
 mod softmax;
@@ -35,16 +37,26 @@ pub fn all() -> Vec<OpCase> {
         activation::cases(),
         affine_act::cases(),
         binary_act::cases(),
+        conv2d::cases(),
         dropout::cases(),
         glu::cases(),
         group_norm::cases(),
         linear::cases(),
         lora::cases(),
+        matmul_act::cases(),
         reduce::cases(),
         row_norm::cases(),
         softmax::cases(),
     ];
     ops.into_iter().flatten().collect()
+}
+
+/// What `compare` and the benches measure, op by op: these, and calls at the shapes of models.
+pub fn measured() -> Vec<OpCase> {
+    let ops = [all(), conv2d::at_shapes(), linear::at_shapes()];
+    let mut cases: Vec<OpCase> = ops.into_iter().flatten().collect();
+    cases.sort_by_key(|case| case.op);
+    cases
 }
 
 /// What each op refuses, beside what all refuse: integers, tensors of different dtypes or devices,
@@ -53,11 +65,13 @@ pub fn rejects() -> Vec<Reject> {
     let ops = [
         affine_act::rejects(),
         binary_act::rejects(),
+        conv2d::rejects(),
         dropout::rejects(),
         glu::rejects(),
         group_norm::rejects(),
         linear::rejects(),
         lora::rejects(),
+        matmul_act::rejects(),
         reduce::rejects(),
         row_norm::rejects(),
         softmax::rejects(),
@@ -69,7 +83,7 @@ pub fn rejects() -> Vec<Reject> {
 pub struct OpCase {
     /// The op's module, which is also the bench group.
     pub op: &'static str,
-    /// The call within the op, such as `silu` or `add_rms_norm`; unique together with `op`.
+    /// The call within the op, such as `silu` or `add_rms_norm`; unique together with `op` and `at`.
     pub name: String,
     pub args: Vec<Arg>,
     pub fused: Call,
@@ -93,6 +107,8 @@ pub struct OpCase {
     pub product: Option<&'static [(usize, usize)]>,
     /// Whether other tensors of the dtype lie between arguments and output.
     pub composed: bool,
+    /// The name of its only shape, which rows and columns don't change.
+    pub at: Option<&'static str>,
 }
 
 /// How rounding errors add up, which decides the tolerance.
@@ -190,6 +206,7 @@ impl OpCase {
             variant: false,
             product: None,
             composed: false,
+            at: None,
         }
     }
 
@@ -236,6 +253,11 @@ impl OpCase {
 
     pub fn variant(mut self) -> Self {
         self.variant = true;
+        self
+    }
+
+    pub fn at(mut self, label: &'static str) -> Self {
+        self.at = Some(label);
         self
     }
 

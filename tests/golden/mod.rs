@@ -2,6 +2,7 @@
 
 mod elementwise;
 mod norms;
+mod products;
 mod reductions;
 mod softmax;
 

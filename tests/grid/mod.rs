@@ -230,11 +230,13 @@ grid! {
     activation
     affine_act
     binary_act
+    conv2d
     dropout
     glu
     group_norm
     linear
     lora
+    matmul_act
     reduce
     row_norm
     softmax

@@ -59,6 +59,50 @@ fn groups_and_dilation() -> Result<()> {
     Ok(())
 }
 
+/// Stock Candle convolves no bf16 on the CPU.
+#[test]
+fn bf16_is_f32_rounded() -> Result<()> {
+    let conv = Conv2dConfig {
+        groups: 2,
+        padding: 1,
+        stride: 2,
+        ..Default::default()
+    };
+    let run = |dtype, device: &Device| {
+        let var = |dims: &[usize], phase| {
+            Var::from_tensor(&waves(dims, phase, DType::BF16, device)?.to_dtype(dtype)?)
+        };
+        let (weight, bias) = (var(&[6, 2, 3, 3], 1.0)?, var(&[6], 2.0)?);
+        let (w, b) = (weight.as_tensor().clone(), bias.as_tensor().clone());
+        let vars = VarMap::new();
+        let vb = VarBuilder::from_varmap(&vars, dtype, device);
+        let config = LoraConfig {
+            rank: 2,
+            ..config()
+        };
+        let layer = LoraConv2d::new(Conv2d::new(w, Some(b), conv), &config, vb)?;
+        for var in layer.adapter_vars() {
+            let values = waves(var.dims(), 4.0, DType::BF16, device)?;
+            var.set(&values.to_dtype(dtype)?)?;
+        }
+        let x = var(&[2, 4, 8, 7], 0.1)?;
+        let y = layer.forward(&x)?;
+        let grads = y.to_dtype(DType::F32)?.sum_all()?.backward()?;
+        assert!(grads.get(&weight).is_none() && grads.get(&bias).is_none());
+        let vars = layer.adapter_vars().into_iter().chain([x]);
+        let grads = vars.map(|var| grads.get(&var).expect("a gradient").clone());
+        Ok::<_, candle_core::Error>(grads.chain([y]).collect::<Vec<_>>())
+    };
+    for device in devices() {
+        let (ours, exact) = (run(DType::BF16, device)?, run(DType::F32, device)?);
+        for (ours, exact) in ours.iter().zip(exact) {
+            let what = format!("{:?} on {:?}", ours.shape(), device.location());
+            assert_close(ours, &exact.to_dtype(DType::BF16)?, 3e-2, &what)?;
+        }
+    }
+    Ok(())
+}
+
 /// The loss is linear in each argument, so that a difference of any width is its gradient.
 #[test]
 fn gradients() -> Result<()> {

@@ -9,7 +9,8 @@ fn it_starts_as_its_base() -> Result<()> {
     for device in devices() {
         for (dtype, bound) in [(DType::F32, 1e-5), (DType::F16, 4e-3), (DType::BF16, 3e-2)] {
             for shape in SHAPES {
-                if unsupported(shape, dtype, device) {
+                // Stock Candle convolves no bf16 on the CPU.
+                if shape == Shape::Conv2d && dtype == DType::BF16 && device.is_cpu() {
                     continue;
                 }
                 let what = format!("{shape:?} {dtype:?} {:?}", device.location());
@@ -138,9 +139,6 @@ fn sixteen_bits() -> Result<()> {
     for device in devices() {
         for (dtype, bound) in [(DType::F16, 8e-3), (DType::BF16, 6e-2)] {
             for shape in SHAPES {
-                if unsupported(shape, dtype, device) {
-                    continue;
-                }
                 for config in [config(), dora()] {
                     let what = format!("{shape:?} {dtype:?} DoRA {}", config.use_dora);
                     let exact = build(shape, &config, DType::F32, device)?;
@@ -162,9 +160,6 @@ fn sixteen_bits() -> Result<()> {
 fn an_adapter_may_be_more_precise_than_its_base() -> Result<()> {
     for device in devices() {
         for shape in SHAPES {
-            if unsupported(shape, DType::BF16, device) {
-                continue;
-            }
             let built = build_with(shape, &dora(), (DType::BF16, DType::F32), device)?;
             built.stir("default")?;
             let exact = build(shape, &dora(), DType::F32, device)?;

@@ -87,11 +87,6 @@ impl Drop for TempDir {
     }
 }
 
-/// Stock Candle convolves no bf16 on the CPU.
-fn unsupported(shape: Shape, dtype: DType, device: &Device) -> bool {
-    shape == Shape::Conv2d && dtype == DType::BF16 && device.is_cpu()
-}
-
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Shape {
     Linear,

@@ -2,6 +2,7 @@
 
 use candle_core::{DType, Device, Result, Tensor};
 use candle_fused::ops::lora::{self, lora_gather, lora_with, Adapter, Base, Dropout};
+use candle_fused::ops::{conv2d_with, linear, matmul_act, Act, ConvAlgo, Window};
 use std::sync::Mutex;
 
 /// The device counts for the whole process.
@@ -10,6 +11,7 @@ static RECORDING: Mutex<()> = Mutex::new(());
 struct Work {
     kernels: Vec<String>,
     read: u64,
+    written: u64,
 }
 
 fn work(device: &Device, call: impl FnOnce() -> Result<Tensor>) -> Result<Work> {
@@ -23,6 +25,7 @@ fn work(device: &Device, call: impl FnOnce() -> Result<Tensor>) -> Result<Work> 
     Ok(Work {
         kernels: records.iter().map(|r| r.kernel.clone()).collect(),
         read: records.iter().map(|r| r.counters.device_read).sum(),
+        written: records.iter().map(|r| r.counters.device_written).sum(),
     })
 }
 
@@ -107,6 +110,110 @@ fn lora_of_one_row_reads_each_weight_once() -> Result<()> {
                 "{dtype:?} rank {rank}: {:.3}",
                 ratio(&ours)
             );
+        }
+    }
+    Ok(())
+}
+
+/// A tile of x is read for each 32 or 64 outputs, one of y for as many rows, the bias for each output, and nothing else.
+#[test]
+fn matmul_act_takes_one_dispatch_and_writes_each_output_once() -> Result<()> {
+    let device = Device::new_metal(0)?;
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        let size = dtype.size_in_bytes();
+        for (count, rows, cols, outputs) in [
+            (1, 1, 40, 33),
+            (1, 40, 33, 70),
+            (3, 9, 7, 33),
+            (16, 65, 9, 70),
+        ] {
+            let x = tensor(&[count, rows, cols], dtype, &device)?;
+            let y = tensor(&[count, cols, outputs], dtype, &device)?;
+            let bias = tensor(&[outputs], dtype, &device)?;
+            let work = work(&device, || matmul_act(&x, &y, Some(&bias), Act::Gelu))?;
+            assert_eq!(work.kernels.len(), 1, "{:?}", work.kernels);
+            let count = count * rows * outputs;
+            assert_eq!(work.written, (count * size) as u64, "{:?}", work.kernels);
+            let side = if rows == 65 { 64 } else { 32 };
+            let x_read = x.elem_count() * outputs.div_ceil(side);
+            let y_read = y.elem_count() * rows.div_ceil(side);
+            assert_eq!(
+                work.read,
+                ((x_read + y_read + count) * size) as u64,
+                "{:?}",
+                work.kernels
+            );
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn linear_with_a_bias_is_one_matmul_act() -> Result<()> {
+    let device = Device::new_metal(0)?;
+    for (dtype, name) in [(DType::F32, "f32"), (DType::F16, "f16")] {
+        let x = tensor(&[40, 33], dtype, &device)?;
+        let w = tensor(&[48, 33], dtype, &device)?;
+        let bias = tensor(&[48], dtype, &device)?;
+        let work = work(&device, || linear(&x, &w, Some(&bias)))?;
+        assert_eq!(work.kernels, [format!("matmul_act_fwd_32_{name}")]);
+        assert_eq!(work.written, (40 * 48 * dtype.size_in_bytes()) as u64);
+    }
+    Ok(())
+}
+
+/// Groups, channels of each on both sides, the side of the kernel, and the kernels that `Auto` and the others run.
+type Shape = ([usize; 3], usize, [&'static str; 5]);
+
+const ALGOS: [ConvAlgo; 5] = [
+    ConvAlgo::Auto,
+    ConvAlgo::Direct,
+    ConvAlgo::Tiled,
+    ConvAlgo::ImplicitGemm,
+    ConvAlgo::Winograd,
+];
+
+const SHAPES: [Shape; 4] = [
+    ([1, 16, 8], 3, ["gemm", "direct", "tiled", "gemm", "gemm"]),
+    (
+        [1, 3, 40],
+        1,
+        ["gemm_tall", "direct", "tiled", "gemm_tall", "gemm_tall"],
+    ),
+    ([2, 3, 4], 3, ["tiled", "direct", "tiled", "gemm", "gemm"]),
+    (
+        [6, 1, 1],
+        3,
+        ["depthwise", "depthwise", "tiled", "gemm", "gemm"],
+    ),
+];
+
+/// Nothing but the output is written, so that no unfolded image is.
+#[test]
+fn conv2d_is_one_dispatch_of_the_algorithm() -> Result<()> {
+    let device = Device::new_metal(0)?;
+    for (dtype, name) in [
+        (DType::F32, "f32"),
+        (DType::F16, "f16"),
+        (DType::BF16, "bf16"),
+    ] {
+        for ([groups, c_in, c_out], side, kernels) in SHAPES {
+            // Channels last, which no kernel needs a copy of.
+            let x = tensor(&[2, 7, 9, groups * c_in], dtype, &device)?.permute((0, 3, 1, 2))?;
+            let w = tensor(&[groups * c_out, c_in, side, side], dtype, &device)?;
+            let bias = tensor(&[groups * c_out], dtype, &device)?;
+            let window = Window {
+                padding: [side / 2; 2],
+                groups,
+                ..Window::default()
+            };
+            let written = 2 * groups * c_out * 7 * 9 * dtype.size_in_bytes();
+            for (algo, kernel) in ALGOS.into_iter().zip(kernels) {
+                let call = || conv2d_with(&x, &w, Some(&bias), window, Act::Gelu, algo);
+                let work = work(&device, call)?;
+                assert_eq!(work.kernels, [format!("conv2d_fwd_{kernel}_{name}")]);
+                assert_eq!(work.written, written as u64, "{algo:?}");
+            }
         }
     }
     Ok(())

@@ -81,6 +81,8 @@ macro_rules! neurons {
     ($($name:ident = $number:literal),* $(,)?) => {
         impl MPSCNNNeuronType {
             $(pub const $name: Self = Self($number);)*
+            /// How many there are.
+            pub const Count: Self = Self(16);
 
             /// Panics for functions there are none of, where the real framework ends the process.
             pub(crate) fn get(self) -> NeuronKind {

@@ -1,13 +1,14 @@
 //! Few rows against a W whose columns are dense, as a transposed one's are: every element is read once, in its order.
 
 use super::matrix::Matrix;
-use super::narrow::Narrow;
+use super::narrow::{Finish, Narrow};
 use crate::cpu::element::Element;
 use crate::cpu::parallel::{self, Shared};
 use crate::cpu::simd::{dispatch, Kernel, Simd};
+use crate::ops::activation::Act;
 use std::ops::Range;
 
-/// `out[i] = Σ x[i, k] · W[k] [+ Σ u[i, k] · B[k]] [+ addend[i]]`
+/// `out[i] = act(Σ x[i, k] · W[k] [+ Σ u[i, k] · B[k]] [+ addend[i]])`
 pub struct Axpy<'a, T, O> {
     /// Dense.
     pub x: Matrix<'a, f32>,
@@ -16,11 +17,16 @@ pub struct Axpy<'a, T, O> {
     /// u, dense, and B `[rank, out]`, rows dense; without rank where there are none.
     pub low: (Matrix<'a, f32>, Matrix<'a, T>),
     pub addend: Option<Matrix<'a, T>>,
+    pub act: Act,
     pub out: Shared<O>,
 }
 
-/// Outputs of a range at least: a few cache lines of every row.
-const OUTPUTS: usize = 128;
+/// Outputs of a range, of which the last may have fewer: every thread gets one at least, and each should be some pages of
+/// every row, whose short pieces come slowly from memory.
+fn outputs_of_range(outputs: usize) -> usize {
+    let each = outputs / parallel::threads();
+    each.next_multiple_of(64).clamp(128, 2048)
+}
 
 impl<T: Element, O: Element> Axpy<'_, T, O> {
     /// # Safety
@@ -28,7 +34,7 @@ impl<T: Element, O: Element> Axpy<'_, T, O> {
     pub unsafe fn run(&self) {
         let (rows, outputs) = (self.x.rows, self.w.cols);
         let cost = 2 * (self.w.rows + self.low.1.rows) * rows.div_ceil(4);
-        parallel::ranges(outputs, cost, OUTPUTS, |range| {
+        parallel::ranges(outputs, cost, outputs_of_range(outputs), |range| {
             let mut sums = vec![0f32; rows * range.len()];
             let to = sums.as_mut_ptr();
             for i in (0..rows).step_by(4) {
@@ -43,14 +49,19 @@ impl<T: Element, O: Element> Axpy<'_, T, O> {
                 }
             }
             let addend = |m: Matrix<T>| (m.as_ptr().wrapping_add(range.start), m.row);
-            dispatch(Narrow {
-                sums: sums.as_ptr(),
-                rows,
-                width: range.len(),
-                addend: self.addend.map(addend),
-                out: self.out.get().wrapping_add(range.start),
-                stride: outputs,
-            });
+            let finish = Finish {
+                act: self.act,
+                narrow: Narrow {
+                    sums: to,
+                    rows,
+                    width: range.len(),
+                    addend: self.addend.map(addend),
+                    out: self.out.get().wrapping_add(range.start),
+                    stride: outputs,
+                },
+            };
+            // SAFETY: no other range has these columns of the output.
+            unsafe { finish.run() }
         });
     }
 }

@@ -1,12 +1,14 @@
 //! Few rows against many: every element of W is read once, whatever its type, and used for all rows.
 
 use super::matrix::Matrix;
+use super::narrow::{Finish, Narrow};
 use crate::cpu::element::Element;
 use crate::cpu::parallel::{self, Shared};
 use crate::cpu::simd::{dispatch, Kernel, Simd};
+use crate::ops::activation::Act;
 use std::ops::Range;
 
-/// `out[i · row + j · col] = x[i]·W[j] [+ u[i]·B[j]] [+ addend[i, j]]` for rows of W that are dense.
+/// `out[i · row + j · col] = act(x[i]·W[j] [+ u[i]·B[j]] [+ addend[i, j]])` for rows of W that are dense.
 pub struct Gemv<'a, T, O> {
     /// Few, dense.
     pub x: Matrix<'a, f32>,
@@ -14,7 +16,9 @@ pub struct Gemv<'a, T, O> {
     /// u and B, both dense; without columns where there are none.
     pub low: (Matrix<'a, f32>, Matrix<'a, T>),
     pub addend: Option<Matrix<'a, T>>,
+    pub act: Act,
     pub out: Shared<O>,
+    /// One of these is 1.
     pub row: usize,
     pub col: usize,
 }
@@ -24,12 +28,48 @@ impl<T: Element, O: Element> Gemv<'_, T, O> {
     /// `out` has room for every (i, j).
     pub unsafe fn run(&self) {
         let cost = (2 * self.w.cols + self.low.1.cols + 16) * self.x.rows.div_ceil(4);
-        parallel::ranges(self.w.rows, cost, OUTPUTS, |outputs| {
-            dispatch(Share {
+        parallel::ranges(self.w.rows, cost, OUTPUTS, |outputs| match self.act {
+            Act::Identity => dispatch(Share {
                 gemv: self,
                 outputs,
-            })
+            }),
+            // SAFETY: no other range has these outputs.
+            _ => unsafe { self.activated(outputs) },
         });
+    }
+
+    /// The sums are gathered beside the output, and activated before they are rounded.
+    unsafe fn activated(&self, outputs: Range<usize>) {
+        let (few, many, start) = (self.x.rows, outputs.len(), outputs.start);
+        let by_row = self.col == 1;
+        let (rows, width) = if by_row { (few, many) } else { (many, few) };
+        let mut sums = Vec::<f32>::with_capacity(few * many);
+        let beside = Gemv {
+            x: self.x,
+            w: self.w.rows(outputs.clone()),
+            low: (self.low.0, self.low.1.rows(outputs.clone())),
+            addend: self.addend.map(|m| m.t().rows(outputs).t()),
+            act: Act::Identity,
+            out: Shared::new(sums.as_mut_ptr()),
+            row: if by_row { many } else { 1 },
+            col: if by_row { 1 } else { few },
+        };
+        dispatch(Share {
+            gemv: &beside,
+            outputs: 0..many,
+        });
+        let finish = Finish::<T, O> {
+            act: self.act,
+            narrow: Narrow {
+                sums: sums.as_mut_ptr(),
+                rows,
+                width,
+                addend: None,
+                out: self.out.get().add(start * self.col),
+                stride: if by_row { self.row } else { self.col },
+            },
+        };
+        finish.run()
     }
 }
 
@@ -94,6 +134,7 @@ impl<T: Element, O: Element> Share<'_, T, O> {
             out,
             row,
             col,
+            ..
         } = self.gemv;
         let mut acc = [[[s.splat(0.0); U]; C]; R];
         accumulate(s, (*x, i), (*w, j), &mut acc);
@@ -101,7 +142,7 @@ impl<T: Element, O: Element> Share<'_, T, O> {
         for (i, acc) in (i..x.rows).zip(&acc) {
             for (c, acc) in acc.iter().enumerate() {
                 let joined = acc[1..].iter().fold(acc[0], |a, &b| s.add(a, b));
-                let addend = addend.map_or(0.0, |m| m.data[i * m.row + j + c].widen());
+                let addend = addend.map_or(0.0, |m| m.data[i * m.row + (j + c) * m.col].widen());
                 let y = O::narrow(s.reduce_add(joined) + addend);
                 *out.get().add(i * row + (j + c) * col) = y;
             }

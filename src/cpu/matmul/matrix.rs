@@ -21,6 +21,23 @@ pub struct Matrix<'a, T> {
 }
 
 impl<'a, T: Element> Matrix<'a, T> {
+    /// The first element is the first of `data`.
+    pub fn new(data: &'a [T], layout: MatrixLayout) -> Self {
+        let MatrixLayout {
+            rows,
+            cols,
+            row,
+            col,
+        } = layout;
+        Matrix {
+            data,
+            rows,
+            cols,
+            row,
+            col,
+        }
+    }
+
     /// Rows one behind the other.
     pub fn contiguous(data: &'a [T], rows: usize, cols: usize) -> Self {
         Matrix {
@@ -200,18 +217,6 @@ impl<'a, T: Element> Stored<'a, T> {
     }
 
     pub fn matrix(&self) -> Matrix<'_, T> {
-        let MatrixLayout {
-            rows,
-            cols,
-            row,
-            col,
-        } = self.layout;
-        Matrix {
-            data: &self.data,
-            rows,
-            cols,
-            row,
-            col,
-        }
+        Matrix::new(&self.data, self.layout)
     }
 }

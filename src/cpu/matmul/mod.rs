@@ -1,19 +1,22 @@
-//! Products `out = scale · x·Wᵀ [+ u·Bᵀ] [+ addend]`, which write each output once and compute in f32.
+//! Products `out = act(scale · x·Wᵀ [+ u·Bᵀ] [+ addend])`, which write each output once and compute in f32.
 //!
 //! Few rows take a GEMV that reads W once, by its rows or by its columns. Many rows are a matter for the `gemm` crate, in tiles that accumulate all terms
 //! before they are written; 16-bit types are widened on the way.
 
 mod axpy;
+mod batch;
 mod gemv;
 mod matrix;
 mod narrow;
 mod tiles;
 
+pub use batch::batch;
 pub use matrix::{Matrix, Stored};
 
 use super::alloc;
 use super::element::Element;
 use super::parallel::Shared;
+use crate::ops::activation::Act;
 use axpy::Axpy;
 use gemv::Gemv;
 
@@ -28,6 +31,7 @@ pub struct Product<'a, T> {
     pub low: Option<Low<'a, T>>,
     /// `[rows, out]`, rows dense; a bias is one whose rows are all the same.
     pub addend: Option<Matrix<'a, T>>,
+    pub act: Act,
 }
 
 /// A product of low rank that is added.
@@ -47,6 +51,7 @@ impl<'a, T: Element> Product<'a, T> {
             scale: 1.0,
             low: None,
             addend: None,
+            act: Act::Identity,
         }
     }
 
@@ -63,18 +68,18 @@ impl<'a, T: Element> Product<'a, T> {
         if rows * outputs == 0 {
             return;
         }
-        let plain = self.low.is_none() && self.addend.is_none();
         if rows <= most_rows(&self.w) && self.w.has_dense_rows() {
             return self.gemv(out, outputs, 1);
         }
         if rows <= most_rows(&self.w) && self.w.is_by_column() {
             return self.axpy(out);
         }
-        if outputs <= most_rows(&self.x) && self.x.has_dense_rows() && plain {
+        if outputs <= most_rows(&self.x) && self.x.has_dense_rows() && self.low.is_none() {
             // W's rows are the few here.
             let swapped = Product {
                 x: self.w,
                 w: self.x,
+                addend: self.addend.map(Matrix::t),
                 ..*self
             };
             return swapped.gemv(out, 1, outputs);
@@ -97,6 +102,7 @@ impl<'a, T: Element> Product<'a, T> {
             w: self.w.t(),
             low,
             addend: self.addend,
+            act: self.act,
             out: Shared::new(out),
         };
         axpy.run()
@@ -117,6 +123,7 @@ impl<'a, T: Element> Product<'a, T> {
             w: self.w,
             low,
             addend: self.addend,
+            act: self.act,
             out: Shared::new(out),
             row,
             col,

@@ -1,11 +1,10 @@
 //! Many rows, through the `gemm` crate.
 
 use super::matrix::Matrix;
-use super::narrow::Narrow;
+use super::narrow::{Finish, Narrow};
 use super::Product;
 use crate::cpu::element::Element;
 use crate::cpu::parallel::{self, Shared};
-use crate::cpu::simd::dispatch;
 use gemm::Parallelism;
 use std::ops::Range;
 
@@ -47,7 +46,10 @@ unsafe fn product(
 const MAX_TILE: usize = 256;
 
 /// Of the longer side, so many rows make a tile. Every thread should get two.
-fn tile_len(long: usize) -> usize {
+fn tile_len(long: usize, cost: usize) -> usize {
+    if !parallel::is_shared(long, cost) {
+        return MAX_TILE;
+    }
     let len = long.div_ceil(2 * parallel::threads());
     len.next_multiple_of(16).min(MAX_TILE)
 }
@@ -64,7 +66,7 @@ fn tiles<T: Element>(p: &Product<T>, tile: impl Fn(Range<usize>, Range<usize>) +
     };
     // A multiplication and addition is an eighth of a cheap element.
     let cost = (short * p.x.cols / 8).max(1);
-    let len = tile_len(long);
+    let len = tile_len(long, cost);
     parallel::ranges(long, cost, len, |range| {
         for start in range.clone().step_by(len) {
             let part = start..range.end.min(start + len);
@@ -155,12 +157,16 @@ unsafe fn tile<T: Element, O: Element>(
         );
     }
     let addend = |m: Matrix<T>| (m.as_ptr().add(rows.start * m.row + outputs.start), m.row);
-    dispatch(Narrow {
-        sums: sums.as_ptr(),
-        rows: rows.len(),
-        width,
-        addend: p.addend.map(addend),
-        out: out.get().add(rows.start * stride + outputs.start),
-        stride,
-    });
+    let finish = Finish {
+        act: p.act,
+        narrow: Narrow {
+            sums: sums.as_mut_ptr(),
+            rows: rows.len(),
+            width,
+            addend: p.addend.map(addend),
+            out: out.get().add(rows.start * stride + outputs.start),
+            stride,
+        },
+    };
+    finish.run()
 }

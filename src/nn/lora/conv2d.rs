@@ -1,13 +1,13 @@
 //! A convolution with adapters.
 
 use super::adapters::{Adapters, Run};
-use super::convolve::conv2d;
 use super::site::{Kind, Site, Weight};
 use super::{LoraConfig, DEFAULT_ADAPTER};
-use crate::ops;
+use crate::nn::conv::Conv2d;
 use crate::ops::lora::Dropout;
+use crate::ops::{self, Act};
 use candle_core::{ModuleT, Result, Tensor};
-use candle_nn::{Conv2d, Conv2dConfig, VarBuilder};
+use candle_nn::{Conv2dConfig, VarBuilder};
 use std::ops::Deref;
 
 /// A frozen convolution with a low-rank adapter: `y = conv(x, W) + scale · conv₁ₓ₁(conv(dropout(x), A), B) + bias`, where
@@ -39,17 +39,19 @@ pub struct LoraConv2d {
 
 impl LoraConv2d {
     /// With one adapter, "default", whose variables come from `vb`.
-    pub fn new(base: Conv2d, config: &LoraConfig, vb: VarBuilder) -> Result<Self> {
+    pub fn new(base: impl Into<Conv2d>, config: &LoraConfig, vb: VarBuilder) -> Result<Self> {
         let layer = Self::plain(base, vb.prefix())?;
         layer.add_adapter(DEFAULT_ADAPTER, config, vb)?;
         Ok(layer)
     }
 
     /// Without an adapter: a frozen convolution. `name` is its path in a model.
-    pub fn plain(base: Conv2d, name: impl Into<String>) -> Result<Self> {
+    pub fn plain(base: impl Into<Conv2d>, name: impl Into<String>) -> Result<Self> {
+        let base = base.into();
         let config = *base.config();
         let kind = Kind::Conv2d(config.groups);
         let site = Site::new(name.into(), kind, base.weight().clone())?;
+        site.check_act(base.act())?;
         Ok(Self {
             bias: site.frozen_bias(base.bias())?,
             adapters: Adapters::new(site),
@@ -66,9 +68,9 @@ impl LoraConv2d {
     }
 
     /// A stock layer with the active adapter merged into its kernel.
-    pub fn to_stock(&self) -> Result<Conv2d> {
-        let weight = self.merged_weight()?;
-        Ok(Conv2d::new(weight, self.bias.clone(), self.config))
+    pub fn to_stock(&self) -> Result<candle_nn::Conv2d> {
+        let (weight, bias) = (self.merged_weight()?, self.bias.clone());
+        Ok(candle_nn::Conv2d::new(weight, bias, self.config))
     }
 
     /// The layer in evaluation: without dropout.
@@ -76,57 +78,57 @@ impl LoraConv2d {
         self.forward_t(x, false)
     }
 
-    /// Without the bias.
-    fn convolved(&self, x: &Tensor, train: bool) -> Result<Tensor> {
-        let Weight::Plain(weight) = &self.adapters.site().weight else {
-            return Err(self
-                .adapters
-                .site()
-                .error("a quantised kernel given, a plain one accepted"));
+    fn convolved(&self, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+        ops::conv2d(x, weight, bias, self.config, Act::Identity)
+    }
+
+    /// `conv₁ₓ₁(conv(x, A), B)`
+    fn low(&self, x: &Tensor, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+        let groups = self.config.groups;
+        let all_channels = Conv2dConfig {
+            groups: 1,
+            ..self.config
         };
-        let adapter = match self.adapters.run() {
-            Run::Base => return conv2d(x, weight, self.config),
-            Run::Merged(weight) => return conv2d(x, &weight, self.config),
-            Run::Adapter(adapter) => adapter,
-        };
-        let base = conv2d(x, weight, self.config)?;
-        let x = match adapter.dropout(|| self.adapters.next_seed(), train) {
-            Some(Dropout { p, seed }) => ops::dropout(x, p, seed)?,
-            None => x.clone(),
-        };
-        let (a, b) = adapter.factors(x.dtype())?;
-        let low = conv2d(
-            &x,
-            &a,
-            Conv2dConfig {
-                groups: 1,
-                ..self.config
-            },
-        )?;
         let pointwise = Conv2dConfig {
-            groups: self.config.groups,
+            groups,
             ..Default::default()
         };
-        let low = conv2d(&low, &b, pointwise)?;
-        let y = (base + (low * adapter.config().scale())?)?;
-        match self.adapters.magnitude_factor(&adapter)? {
-            None => Ok(y),
-            Some(factor) => y.broadcast_mul(&per_channel(&factor.to_dtype(y.dtype())?)?),
-        }
+        let low = ops::conv2d(x, a, None, all_channels, Act::Identity)?;
+        ops::conv2d(&low, b, None, pointwise, Act::Identity)
     }
-}
-
-fn per_channel(v: &Tensor) -> Result<Tensor> {
-    v.reshape((1, (), 1, 1))
 }
 
 impl ModuleT for LoraConv2d {
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
-        let y = self.convolved(x, train)?;
-        match &self.bias {
-            Some(bias) => y.broadcast_add(&per_channel(bias)?),
-            None => Ok(y),
+        let (bias, site) = (self.bias.as_ref(), self.adapters.site());
+        let Weight::Plain(weight) = &site.weight else {
+            return Err(site.error("a quantised kernel given, a plain one accepted"));
+        };
+        let adapter = match self.adapters.run() {
+            Run::Base => return self.convolved(x, weight, bias),
+            Run::Merged(weight) => return self.convolved(x, &weight, bias),
+            Run::Adapter(adapter) => adapter,
+        };
+        let dropped = match adapter.dropout(|| self.adapters.next_seed(), train) {
+            Some(Dropout { p, seed }) => ops::dropout(x, p, seed)?,
+            None => x.clone(),
+        };
+        let (a, b) = adapter.factors(x.dtype())?;
+        let low = (self.low(&dropped, &a, &b)? * adapter.config().scale())?;
+        match self.adapters.magnitude_factor(&adapter)? {
+            None => self.convolved(x, weight, bias)? + low,
+            Some(factor) => magnified(&(self.convolved(x, weight, None)? + low)?, &factor, bias),
         }
+    }
+}
+
+/// `y ⊙ factor + bias` of each channel.
+fn magnified(y: &Tensor, factor: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    let per_channel = |t: &Tensor| t.reshape((1, (), 1, 1));
+    let factor = per_channel(&factor.to_dtype(y.dtype())?)?;
+    match bias {
+        Some(bias) => ops::affine_act(y, &factor, &per_channel(bias)?, Act::Identity),
+        None => y.broadcast_mul(&factor),
     }
 }
 

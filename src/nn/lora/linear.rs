@@ -3,11 +3,12 @@
 use super::adapters::{Adapters, Run};
 use super::site::{Kind, Site, Weight};
 use super::{LoraConfig, DEFAULT_ADAPTER};
+use crate::nn::linear::Linear;
 use crate::ops::lora::quantized_linear;
 use crate::ops::{affine_act, frozen_linear, lora_with, Act, Adapter, Base};
 use candle_core::quantized::QTensor;
 use candle_core::{ModuleT, Result, Tensor};
-use candle_nn::{Linear, VarBuilder};
+use candle_nn::VarBuilder;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -36,7 +37,7 @@ use std::sync::Arc;
 /// assert!(layer.adapter_vars().iter().all(|var| grads.get(var).is_some()));
 ///
 /// layer.merge()?;
-/// let stock: Linear = layer.to_stock()?;
+/// let stock: candle_nn::Linear = layer.to_stock()?;
 /// # candle_core::Result::Ok(())
 /// ```
 #[derive(Clone, Debug)]
@@ -47,7 +48,7 @@ pub struct LoraLinear {
 
 impl LoraLinear {
     /// With one adapter, "default", whose variables come from `vb`.
-    pub fn new(base: Linear, config: &LoraConfig, vb: VarBuilder) -> Result<Self> {
+    pub fn new(base: impl Into<Linear>, config: &LoraConfig, vb: VarBuilder) -> Result<Self> {
         Self::plain(base, vb.prefix())?.with_default(config, vb)
     }
 
@@ -62,8 +63,10 @@ impl LoraLinear {
     }
 
     /// Without an adapter: a frozen layer. `name` is its path in a model.
-    pub fn plain(base: Linear, name: impl Into<String>) -> Result<Self> {
+    pub fn plain(base: impl Into<Linear>, name: impl Into<String>) -> Result<Self> {
+        let base = base.into();
         let site = Site::new(name.into(), Kind::Linear, base.weight().clone())?;
+        site.check_act(base.act())?;
         Self::from_site(site, base.bias())
     }
 
@@ -93,8 +96,9 @@ impl LoraLinear {
     }
 
     /// A stock layer with the active adapter merged into its weight.
-    pub fn to_stock(&self) -> Result<Linear> {
-        Ok(Linear::new(self.merged_weight()?, self.bias.clone()))
+    pub fn to_stock(&self) -> Result<candle_nn::Linear> {
+        let (weight, bias) = (self.merged_weight()?, self.bias.clone());
+        Ok(candle_nn::Linear::new(weight, bias))
     }
 
     /// The layer in evaluation: without dropout.

@@ -15,7 +15,6 @@ mod adapters;
 mod builder;
 mod config;
 mod conv2d;
-mod convolve;
 mod embedding;
 mod files;
 mod functions;

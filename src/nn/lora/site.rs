@@ -1,8 +1,8 @@
 //! What adapters stand beside: a frozen weight, and how it reads as a matrix.
 
 use super::{LoraAdapter, LoraConfig};
-use crate::ops::frozen_linear;
 use crate::ops::lora::quantized;
+use crate::ops::{frozen_linear, Act};
 use crate::{check, ops};
 use candle_core::quantized::QTensor;
 use candle_core::{DType, Device, Result, Tensor};
@@ -52,7 +52,7 @@ impl Site {
                 return Err(error(kind, &name, message));
             }
         };
-        // Stock Candle's convolution on Metal reads strided kernels wrongly.
+        // Every forward reads it.
         let weight = Weight::Plain(weight.detach().contiguous()?);
         Ok(Site {
             name,
@@ -100,6 +100,16 @@ impl Site {
             return Err(self.error(message));
         }
         Ok(())
+    }
+
+    /// An adapter adds to what goes into an activation, which a base therefore leaves to others.
+    pub fn check_act(&self, act: Act) -> Result<()> {
+        match act {
+            Act::Identity => Ok(()),
+            act => Err(self.error(format_args!(
+                "a base with {act:?} given, one without activation accepted"
+            ))),
+        }
     }
 
     /// The base's bias, checked.

@@ -253,6 +253,14 @@ pub fn forward_inplace(act: Act, x: &mut CpuStorage, l: &Layout) -> Result<()> {
     })
 }
 
+/// x[i] = act(x[i]) for floats side by side, by this thread.
+///
+/// # Safety
+/// `x` is valid for reads and writes of `n` elements.
+pub unsafe fn forward_stretch(act: Act, x: *mut f32, n: usize) {
+    with_body!(Forward, act, |body| elementwise::map_stretch(x, n, body))
+}
+
 pub fn backward(
     act: Act,
     (x, xl): (&CpuStorage, &Layout),

@@ -63,6 +63,23 @@ impl Act {
             _ => 0.0,
         }
     }
+
+    /// The code that `act_fwd` of common.metal knows it by.
+    #[cfg(any(feature = "metal", test))]
+    pub(crate) fn code(self) -> u32 {
+        match self {
+            Act::Identity => 0,
+            Act::Relu => 1,
+            Act::Relu2 => 2,
+            Act::LeakyRelu(_) => 3,
+            Act::Gelu => 4,
+            Act::GeluErf => 5,
+            Act::Silu => 6,
+            Act::Sigmoid => 7,
+            Act::Tanh => 8,
+            Act::Softplus => 9,
+        }
+    }
 }
 
 /// `act(x)`, for f32, f16 and bf16 of any layout.
@@ -219,5 +236,33 @@ pub fn reference(x: &Tensor, act: Act) -> Result<Tensor> {
         Act::Tanh => x.tanh(),
         // ln(1 + eˣ) = max(x, 0) + ln(1 + e^−|x|) never overflows.
         Act::Softplus => x.relu()? + (x.abs()?.neg()?.exp()? + 1.0)?.log()?,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Act;
+
+    #[test]
+    fn codes_are_those_of_the_kernels() {
+        let common = include_str!("../../../kernels/common.metal");
+        let acts = [
+            Act::Relu,
+            Act::Relu2,
+            Act::LeakyRelu(0.5),
+            Act::Gelu,
+            Act::GeluErf,
+            Act::Silu,
+            Act::Sigmoid,
+            Act::Tanh,
+            Act::Softplus,
+        ];
+        for act in acts {
+            let kind = format!("{act:?}").replace("(0.5)", "");
+            let case = format!("case {}u: return {kind}::fwd(x, param);", act.code());
+            assert!(common.contains(&case), "no {case}");
+        }
+        assert_eq!(Act::Identity.code(), 0);
+        assert!(common.contains("default: return Identity::fwd(x, param);"));
     }
 }

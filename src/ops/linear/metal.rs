@@ -4,7 +4,9 @@ use super::{check_layouts, output_shape, NAME};
 use crate::check;
 use crate::layout::MatrixLayout;
 use crate::metal::{alloc, dtype_name, finish, gemm, grid, sources, Launch, Operand};
+use crate::ops::activation::Act;
 use crate::ops::dropout::philox::Mask;
+use crate::ops::matmul_act::metal as matmul_act;
 use candle_core::backend::BackendStorage;
 use candle_core::{DType, Layout, MetalDevice, MetalStorage, Result, Shape};
 use candle_metal_kernels::metal::Buffer;
@@ -56,6 +58,8 @@ struct GemvParams {
     has_bias: u32,
     aligned: u32,
     dropout: Dropout,
+    act: u32,
+    act_param: f32,
 }
 
 #[repr(C)]
@@ -83,6 +87,10 @@ pub struct Matrix<'a> {
 impl<'a> Matrix<'a> {
     pub fn new(op: &str, (storage, layout): Arg<'a>) -> Result<Self> {
         let (operand, layout) = Operand::matrix(storage, layout)?;
+        Self::at(op, operand, layout)
+    }
+
+    pub fn at(op: &str, operand: Operand<'a>, layout: MatrixLayout) -> Result<Self> {
         let MatrixLayout { rows, cols, .. } = layout;
         if rows.max(cols) > i32::MAX as usize {
             let message = format!("a matrix of {rows} by {cols} given, less than 2^31 accepted");
@@ -104,7 +112,7 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// `scale · dropout(x)·Wᵀ [+ u·Bᵀ] [+ base] [+ bias]`: what one launch can do.
+/// `act(scale · dropout(x)·Wᵀ [+ u·Bᵀ] [+ base] [+ bias])`: what one launch can do.
 pub struct Product<'a> {
     pub device: &'a MetalDevice,
     pub dtype: DType,
@@ -117,6 +125,8 @@ pub struct Product<'a> {
     /// For many rows only.
     pub base: Option<&'a Operand<'a>>,
     pub bias: Option<&'a Operand<'a>>,
+    /// For few rows only.
+    pub act: Act,
 }
 
 impl<'a> Product<'a> {
@@ -131,6 +141,7 @@ impl<'a> Product<'a> {
             low: None,
             base: None,
             bias: None,
+            act: Act::Identity,
         }
     }
 
@@ -181,6 +192,8 @@ impl<'a> Product<'a> {
             has_bias: self.bias.is_some().into(),
             aligned: aligned.into(),
             dropout: self.mask.into(),
+            act: self.act.code(),
+            act_param: self.act.param(),
         };
         let most = match x.rows {
             0 | 1 => 1,
@@ -276,27 +289,18 @@ impl Product<'_> {
             self.gemv("", &out)?;
             return Ok(out);
         }
+        // Candle's GEMM ends in no bias.
+        if self.bias.is_some() && self.scale == 1.0 {
+            return matmul_act::tiles(self, &[]);
+        }
         // Those that scale are gradients of low rank, which GEMM is no better at.
         let base = if self.scale == 1.0 { gemm(x, w)? } else { None };
-        let Some(base) = base else {
-            let out = out()?;
-            self.tiles("", &out)?;
-            return Ok(out);
-        };
-        if self.bias.is_some() {
-            let held = Operand::fresh(base.clone(), self.count(), self.dtype);
-            let nothing = Matrix {
-                operand: Operand::fresh(base.clone(), self.count(), self.dtype),
-                layout: MatrixLayout::contiguous(self.x.layout.rows, 0),
-            };
-            let add = Product {
-                base: Some(&held),
-                bias: self.bias,
-                ..Product::new(self.device, &nothing, self.w)
-            };
-            add.tiles("", &base)?;
+        if let Some(base) = base {
+            return Ok(base);
         }
-        Ok(base)
+        let out = out()?;
+        self.tiles("", &out)?;
+        Ok(out)
     }
 }
 
@@ -307,13 +311,14 @@ mod tests {
 
     #[test]
     fn params_mirror_the_kernels() {
-        assert_eq!(size_of::<GemvParams>(), 88);
+        assert_eq!(size_of::<GemvParams>(), 96);
         assert_eq!(offset_of!(GemvParams, b_col), 32);
         assert_eq!(offset_of!(GemvParams, rows), 40);
         assert_eq!(offset_of!(GemvParams, rank), 52);
         assert_eq!(offset_of!(GemvParams, scale), 56);
         assert_eq!(offset_of!(GemvParams, aligned), 64);
         assert_eq!(offset_of!(GemvParams, dropout), 68);
+        assert_eq!(offset_of!(GemvParams, act), 84);
         assert_eq!(size_of::<TileParams>(), 72);
         assert_eq!(offset_of!(TileParams, w_col), 24);
         assert_eq!(offset_of!(TileParams, rows), 32);

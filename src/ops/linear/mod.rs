@@ -228,7 +228,7 @@ pub(crate) fn grad_weight(
 }
 
 /// Σ over all dims but the last, as a product with ones.
-fn column_sums(g: &Tensor) -> Result<Tensor> {
+pub(crate) fn column_sums(g: &Tensor) -> Result<Tensor> {
     let g = matrix(g)?;
     let ones = Tensor::ones(g.dim(0)?, g.dtype(), g.device())?;
     scaled(&ones, &g.t()?, 1.0)

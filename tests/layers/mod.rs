@@ -1,6 +1,12 @@
 //! The drop-in layers: a stock layer's variables give the stock layer's output, and unlike it they
 //! all get a gradient.
 
+mod cnn;
+mod convolutions;
+mod exact;
+mod fold;
+mod linear;
+
 use crate::devices::devices;
 use candle_core::{DType, Device, Module, ModuleT, Result, Tensor};
 use candle_fused::nn;

@@ -1,0 +1,148 @@
+//! The convolution of images, which keeps what it makes of its weight and takes in a norm.
+
+use crate::check;
+use crate::ops::{conv2d::Conv2d as Op, Act, ConvAlgo};
+use candle_core::{DType, Module, Result, Tensor};
+use candle_nn::{BatchNorm, Conv2dConfig};
+
+/// A convolution of `[batch, channels, height, width]`.
+///
+/// On the CPU it keeps what it makes of a weight without gradient, for itself and its clones: four times the weight in
+/// f32, for kernels of 3 by 3 on images large enough. That is of no more use once
+/// the weight is overwritten, by a variable that it was detached from. The config's `cudnn_fwd_algo` isn't used.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_fused::nn::{batch_norm, conv2d_no_bias, Conv2dConfig, Module, VarBuilder};
+/// use candle_fused::ops::Act;
+///
+/// let vb = VarBuilder::zeros(DType::F32, &Device::Cpu);
+/// let conv = conv2d_no_bias(3, 8, 3, Conv2dConfig { padding: 1, ..Default::default() }, vb.pp("conv"))?;
+/// let norm = batch_norm(8, 1e-5, vb.pp("norm"))?;
+/// let layer = conv.fold_batch_norm(&norm)?.with_act(Act::Relu);
+/// let x = Tensor::ones((1, 3, 16, 16), DType::F32, &Device::Cpu)?;
+/// assert_eq!(layer.forward(&x)?.dims(), [1, 8, 16, 16]);
+/// # candle_core::Result::Ok(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Conv2d {
+    weight: Tensor,
+    bias: Option<Tensor>,
+    config: Conv2dConfig,
+    op: Op,
+}
+
+impl Conv2d {
+    pub fn new(weight: Tensor, bias: Option<Tensor>, config: Conv2dConfig) -> Self {
+        let op = Op::new(config, Act::Identity, ConvAlgo::Auto);
+        // An optimiser's step overwrites a variable.
+        let op = match weight.track_op() {
+            true => op,
+            false => op.preparing(),
+        };
+        Self {
+            weight,
+            bias,
+            config,
+            op,
+        }
+    }
+
+    /// The same layer, followed by an activation.
+    pub fn with_act(mut self, act: Act) -> Self {
+        self.op.act = act;
+        self
+    }
+
+    /// The same layer, computed by a certain algorithm.
+    pub fn with_algo(mut self, algo: ConvAlgo) -> Self {
+        self.op.algo = algo;
+        self
+    }
+
+    pub fn config(&self) -> &Conv2dConfig {
+        &self.config
+    }
+
+    pub fn weight(&self) -> &Tensor {
+        &self.weight
+    }
+
+    pub fn bias(&self) -> Option<&Tensor> {
+        self.bias.as_ref()
+    }
+
+    pub fn act(&self) -> Act {
+        self.op.act
+    }
+
+    pub fn algo(&self) -> ConvAlgo {
+        self.op.algo
+    }
+
+    /// This layer and the norm that follows it, as one layer for inference: a constant that gets no gradient. An
+    /// activation that follows the norm is added afterwards, by [`Conv2d::with_act`].
+    pub fn fold_batch_norm(&self, norm: &BatchNorm) -> Result<Self> {
+        let Self { weight, bias, .. } = self.absorb_bn(norm)?;
+        let bias = bias.map(|bias| bias.detach());
+        Ok(Self::new(weight.detach(), bias, self.config).with_algo(self.op.algo))
+    }
+
+    /// [`Conv2d::fold_batch_norm`] with gradients to the variables of both.
+    ///
+    /// The norm in evaluation is `(z − mean) · s + beta` of each channel, with `s = gamma / √(var + eps)`. The weight
+    /// becomes `w · s`, the bias `(bias − mean) · s + beta`, computed in f32 and rounded once.
+    pub fn absorb_bn(&self, bn: &BatchNorm) -> Result<Self> {
+        self.check_norm(bn)?;
+        let dtype = self.weight.dtype();
+        let wide = |t: &Tensor| match dtype {
+            DType::F64 => t.to_dtype(DType::F64),
+            _ => t.to_dtype(DType::F32),
+        };
+        let (mean, var) = (bn.running_mean().detach(), bn.running_var().detach());
+        let mut scale = (wide(&var)? + bn.eps())?.sqrt()?.recip()?;
+        let mut shift = wide(&mean)?.neg()?;
+        if let Some(bias) = &self.bias {
+            shift = (shift + wide(bias)?)?;
+        }
+        if let Some((gamma, _)) = bn.weight_and_bias() {
+            scale = (scale * wide(gamma)?)?;
+        }
+        shift = (shift * &scale)?;
+        if let Some((_, beta)) = bn.weight_and_bias() {
+            shift = (shift + wide(beta)?)?;
+        }
+        let weight = wide(&self.weight)?.broadcast_mul(&scale.reshape(((), 1, 1, 1))?)?;
+        let (weight, bias) = (weight.to_dtype(dtype)?, shift.to_dtype(dtype)?);
+        Ok(Self::new(weight, Some(bias), self.config).with_algo(self.op.algo))
+    }
+
+    fn check_norm(&self, norm: &BatchNorm) -> Result<()> {
+        let (outputs, channels) = (self.weight.dims4()?.0, norm.running_mean().elem_count());
+        let message = match self.op.act {
+            Act::Identity if outputs == channels => return Ok(()),
+            Act::Identity => {
+                format!("the norm has {channels} channels, {outputs} accepted as the convolution's")
+            }
+            act => format!("{act:?} stands before the norm, with_act is accepted after it"),
+        };
+        Err(check::error("Conv2d::fold_batch_norm", message))
+    }
+}
+
+impl From<candle_nn::Conv2d> for Conv2d {
+    fn from(stock: candle_nn::Conv2d) -> Self {
+        Self::new(
+            stock.weight().clone(),
+            stock.bias().cloned(),
+            *stock.config(),
+        )
+    }
+}
+
+impl Module for Conv2d {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let op = self.op.clone();
+        op.apply("conv2d", x, &self.weight, self.bias.as_ref())
+    }
+}

@@ -1,0 +1,83 @@
+//! [`mod@candle_nn::linear`] on fused kernels: the bias, and an activation if there is one, are added where the product's
+//! sums are, and inputs of any layout and of any rank from 1 go in.
+
+use crate::ops::{self, Act};
+use candle_core::{Module, Result, Tensor};
+use candle_nn::VarBuilder;
+
+/// `act(x·Wᵀ + bias)` over the last dim.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_fused::nn::{Linear, Module};
+/// use candle_fused::ops::Act;
+///
+/// let w = Tensor::new(&[[1f32, 2.], [3., -4.], [5., 6.]], &Device::Cpu)?;
+/// let layer = Linear::new(w, None).with_act(Act::Relu);
+/// let x = Tensor::new(&[[10f32, 100.]], &Device::Cpu)?;
+/// assert_eq!(layer.forward(&x)?.to_vec2::<f32>()?, [[210., 0., 650.]]);
+/// # candle_core::Result::Ok(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Linear {
+    weight: Tensor,
+    bias: Option<Tensor>,
+    act: Act,
+}
+
+impl Linear {
+    pub fn new(weight: Tensor, bias: Option<Tensor>) -> Self {
+        Self {
+            weight,
+            bias,
+            act: Act::Identity,
+        }
+    }
+
+    /// The same layer, followed by an activation.
+    pub fn with_act(self, act: Act) -> Self {
+        Self { act, ..self }
+    }
+
+    pub fn weight(&self) -> &Tensor {
+        &self.weight
+    }
+
+    pub fn bias(&self) -> Option<&Tensor> {
+        self.bias.as_ref()
+    }
+
+    pub fn act(&self) -> Act {
+        self.act
+    }
+}
+
+impl From<candle_nn::Linear> for Linear {
+    fn from(stock: candle_nn::Linear) -> Self {
+        Self::new(stock.weight().clone(), stock.bias().cloned())
+    }
+}
+
+impl Module for Linear {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        match self.act {
+            Act::Identity => ops::linear(x, &self.weight, self.bias.as_ref()),
+            act => ops::linear_act(x, &self.weight, self.bias.as_ref(), act),
+        }
+    }
+}
+
+/// A linear layer with the variables `weight` and `bias` of `vb`.
+pub fn linear(in_dim: usize, out_dim: usize, vb: VarBuilder) -> Result<Linear> {
+    candle_nn::linear(in_dim, out_dim, vb).map(Linear::from)
+}
+
+/// A linear layer with the variable `weight` of `vb`.
+pub fn linear_no_bias(in_dim: usize, out_dim: usize, vb: VarBuilder) -> Result<Linear> {
+    candle_nn::linear_no_bias(in_dim, out_dim, vb).map(Linear::from)
+}
+
+/// [`linear`] or [`linear_no_bias`].
+pub fn linear_b(in_dim: usize, out_dim: usize, bias: bool, vb: VarBuilder) -> Result<Linear> {
+    candle_nn::linear_b(in_dim, out_dim, bias, vb).map(Linear::from)
+}

@@ -1,0 +1,137 @@
+//! A convolution by Apple's matrix product: parts of the unfolded image, one after the other in one visit. Launches of
+//! kernels/conv2d_mps.metal.
+
+use super::params::Params;
+use super::{Arg, Geometry, NAME};
+use crate::metal::mps::{visit, Matrix, Multiplication};
+use crate::metal::sources::CONV2D_MPS;
+use crate::metal::{alloc, dtype_name, grid, Launch, Operand};
+use candle_core::backend::BackendStorage;
+use candle_core::{DType, Result};
+use candle_metal_kernels::metal::Buffer;
+
+/// Bytes of a part of the unfolded image, and of its products, at most, unless a few columns have more.
+const PART: usize = 16 << 20;
+const COLUMNS: usize = 64;
+/// Parts of a visit: the system ends one that takes seconds.
+const PARTS: usize = 64;
+
+/// `Conv2dColumns` of the kernels.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Columns {
+    conv: Params,
+    image: u32,
+    first: u32,
+    columns: u32,
+    unused: u32,
+}
+
+/// Columns of each image that are multiplied at a time, in order.
+fn parts(g: &Geometry, dtype: DType) -> Vec<[usize; 3]> {
+    let pixels = g.output[0] * g.output[1];
+    let column = g.c_in * g.kernel[0] * g.kernel[1] * dtype.size_in_bytes();
+    let column = column.max(g.c_out * DType::F32.size_in_bytes());
+    let most = (PART / column.max(1)).max(COLUMNS).min(pixels);
+    let images = (0..g.batch).map(|image| (0..pixels).step_by(most).map(move |at| (image, at)));
+    images
+        .flatten()
+        .map(|(image, first)| [image, first, most.min(pixels - first)])
+        .collect()
+}
+
+/// Writes all outputs, of which there are some. The geometry has one group.
+pub fn forward(
+    g: &Geometry,
+    params: Params,
+    x: Arg,
+    w: Arg,
+    bias: Option<&Operand>,
+    out: &Buffer,
+) -> Result<()> {
+    let (device, dtype) = (x.0.device(), x.0.dtype());
+    let name = dtype_name(dtype, NAME)?;
+    let rows = g.c_in * g.kernel[0] * g.kernel[1];
+    let (x, w) = (Operand::strided(x.0, x.1), Operand::contiguous(w.0, w.1)?);
+    let columns = |&[image, first, columns]: &[usize; 3]| Columns {
+        conv: params,
+        image: image as u32,
+        first: first as u32,
+        columns: columns as u32,
+        unused: 0,
+    };
+    let parts: Vec<Columns> = parts(g, dtype).iter().map(columns).collect();
+    let most = parts.iter().map(|p| p.columns as usize).max().unwrap_or(0);
+    let part = alloc(device, rows * most, dtype)?;
+    let sums = alloc(device, g.c_out * most, DType::F32)?;
+    let sums_operand = Operand::fresh(sums.clone(), g.c_out * most, DType::F32);
+    let [unfold, finish] = ["unfold", "columns"].map(|step| format!("{NAME}_fwd_{step}_{name}"));
+    parts.chunks(PARTS).try_for_each(|parts| {
+        visit(device, NAME, |visit| {
+            for params in parts {
+                let columns = params.columns as usize;
+                let unfold = Launch::new(device, &CONV2D_MPS, &unfold)?;
+                let unfold = unfold.input(&x).output(&part).params(params);
+                visit.step(&unfold.on(grid::elementwise_rows(rows, columns, 1)))?;
+                let left = Matrix::new(w.buffer(), dtype, g.c_out, rows);
+                visit.step(&Multiplication::new(
+                    left.at(w.offset() / dtype.size_in_bytes()),
+                    Matrix::new(&part, dtype, rows, columns),
+                    Matrix::new(&sums, DType::F32, g.c_out, columns),
+                ))?;
+                let finish = Launch::new(device, &CONV2D_MPS, &finish)?;
+                let finish = finish.input(&sums_operand).input_or(bias, &w);
+                let finish = finish.output(out).params(params);
+                visit.step(&finish.on(grid::elementwise_rows(g.c_out, columns, 1)))?;
+            }
+            Ok(())
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::mem::{offset_of, size_of};
+
+    #[test]
+    fn columns_mirror_the_kernels() {
+        assert_eq!(size_of::<Columns>(), 216);
+        assert_eq!(offset_of!(Columns, image), 200);
+        assert_eq!(offset_of!(Columns, columns), 208);
+    }
+
+    #[test]
+    fn parts_cover_each_image_once() {
+        let g = Geometry {
+            batch: 2,
+            groups: 1,
+            c_in: 1 << 16,
+            c_out: 3,
+            input: [10, 13],
+            kernel: [1, 1],
+            output: [10, 13],
+            stride: [1, 1],
+            padding: [0, 0],
+            dilation: [1, 1],
+        };
+        let want = [
+            [0, 0, 64],
+            [0, 64, 64],
+            [0, 128, 2],
+            [1, 0, 64],
+            [1, 64, 64],
+            [1, 128, 2],
+        ];
+        assert_eq!(parts(&g, DType::F32), want);
+        let small = Geometry { c_in: 3, ..g };
+        assert_eq!(parts(&small, DType::F16), [[0, 0, 130], [1, 0, 130]]);
+        // The products count too.
+        let tall = Geometry {
+            c_in: 1,
+            c_out: 1 << 16,
+            ..g
+        };
+        assert_eq!(parts(&tall, DType::F32), want);
+    }
+}

@@ -1,0 +1,190 @@
+//! What the kernels are told.
+
+use super::super::{Act, Geometry};
+use crate::check;
+use candle_core::{Layout, Result};
+
+/// `Conv2dParams` of common.metal.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct Params {
+    x: [u64; 4],
+    w: [u64; 4],
+    y: [u64; 4],
+    bias: u64,
+    batch: u32,
+    groups: u32,
+    c_in: u32,
+    c_out: u32,
+    input: [u32; 2],
+    kernel: [u32; 2],
+    output: [u32; 2],
+    stride: [u32; 2],
+    padding: [u32; 2],
+    dilation: [u32; 2],
+    lattice: [u32; 2],
+    has_bias: u32,
+    act: u32,
+    act_param: f32,
+    parts: u32,
+    share: u32,
+}
+
+impl Params {
+    /// Without strides, bias and activation.
+    pub fn new(op: &str, geometry: &Geometry) -> Result<Self> {
+        check_sizes(op, geometry)?;
+        let pair = |[a, b]: [usize; 2]| [a as u32, b as u32];
+        let lattice = [0, 1].map(|i| {
+            let (stride, dilation) = (geometry.stride[i], geometry.dilation[i]);
+            stride / gcd(stride, dilation)
+        });
+        Ok(Params {
+            batch: geometry.batch as u32,
+            groups: geometry.groups as u32,
+            c_in: geometry.c_in as u32,
+            c_out: geometry.c_out as u32,
+            input: pair(geometry.input),
+            kernel: pair(geometry.kernel),
+            output: pair(geometry.output),
+            stride: pair(geometry.stride),
+            padding: pair(geometry.padding),
+            dilation: pair(geometry.dilation),
+            lattice: pair(lattice),
+            parts: 1,
+            ..Params::default()
+        })
+    }
+
+    pub fn x(self, x: &Layout) -> Self {
+        let x = strides(x);
+        Params { x, ..self }
+    }
+
+    pub fn w(self, w: &Layout) -> Self {
+        let w = strides(w);
+        Params { w, ..self }
+    }
+
+    pub fn y(self, y: &Layout) -> Self {
+        let y = strides(y);
+        Params { y, ..self }
+    }
+
+    /// The sum of the weight's gradient in so many parts of so many terms.
+    pub fn split(self, parts: usize, share: usize) -> Self {
+        Params {
+            parts: parts as u32,
+            share: share as u32,
+            ..self
+        }
+    }
+
+    pub fn finish(self, bias: Option<&Layout>, act: Act) -> Self {
+        Params {
+            has_bias: bias.is_some().into(),
+            bias: bias.map_or(0, |bias| bias.stride()[0] as u64),
+            act: act.code(),
+            act_param: act.param(),
+            ..self
+        }
+    }
+}
+
+fn strides(layout: &Layout) -> [u64; 4] {
+    let stride = layout.stride();
+    [0, 1, 2, 3].map(|i| stride[i] as u64)
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    match b {
+        0 => a,
+        _ => gcd(b, a % b),
+    }
+}
+
+/// Kernels count pixels and terms in 32 bits, with a sign where padding makes it negative and room for a step outside.
+fn check_sizes(op: &str, g: &Geometry) -> Result<()> {
+    let product = |factors: &[usize]| factors.iter().try_fold(1usize, |a, b| a.checked_mul(*b));
+    let mut counts = vec![
+        product(&[g.groups, g.c_out, g.c_in, g.kernel[0], g.kernel[1]]),
+        product(&[g.batch, g.groups, g.c_in.max(g.c_out)]),
+        product(&[g.batch, g.groups, g.stride[0], g.stride[1]]),
+        product(&[g.batch, g.output[0], g.output[1]]),
+        product(&g.input),
+    ];
+    for i in 0..2 {
+        let padded = g.padding[i].checked_mul(2);
+        counts.push(padded.and_then(|padding| padding.checked_add(g.input[i])));
+        counts.push(product(&[g.output[i] + 3, g.stride[i]]));
+        counts.push(product(&[g.kernel[i], g.dilation[i]]));
+    }
+    let most = 1 << 29;
+    if counts.iter().any(|count| count.is_none_or(|n| n > most)) {
+        let message = format!("{g:?} given, sizes up to 2^29 accepted on Metal");
+        return Err(check::error(op, message));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::mem::{offset_of, size_of};
+
+    #[test]
+    fn params_mirror_the_kernels() {
+        assert_eq!(size_of::<Params>(), 200);
+        assert_eq!(offset_of!(Params, w), 32);
+        assert_eq!(offset_of!(Params, y), 64);
+        assert_eq!(offset_of!(Params, bias), 96);
+        assert_eq!(offset_of!(Params, batch), 104);
+        assert_eq!(offset_of!(Params, c_out), 116);
+        assert_eq!(offset_of!(Params, input), 120);
+        assert_eq!(offset_of!(Params, kernel), 128);
+        assert_eq!(offset_of!(Params, output), 136);
+        assert_eq!(offset_of!(Params, dilation), 160);
+        assert_eq!(offset_of!(Params, lattice), 168);
+        assert_eq!(offset_of!(Params, has_bias), 176);
+        assert_eq!(offset_of!(Params, act_param), 184);
+        assert_eq!(offset_of!(Params, share), 192);
+    }
+
+    #[test]
+    fn what_kernels_cannot_count_is_refused() {
+        let geometry = Geometry {
+            batch: 1,
+            groups: 1,
+            c_in: 1,
+            c_out: 1,
+            input: [1, 1],
+            kernel: [1, 1],
+            output: [1, 1],
+            stride: [1, 1],
+            padding: [0, 0],
+            dilation: [1, 1],
+        };
+        assert!(Params::new("conv2d", &geometry).is_ok());
+        let huge = [
+            Geometry {
+                input: [1 << 20, 1 << 20],
+                ..geometry
+            },
+            Geometry {
+                padding: [usize::MAX, 0],
+                ..geometry
+            },
+            Geometry {
+                stride: [1, 1 << 40],
+                ..geometry
+            },
+        ];
+        for geometry in huge {
+            let error = Params::new("conv2d", &geometry).err().unwrap().to_string();
+            assert!(
+                error.contains("conv2d") && error.contains("2^29"),
+                "{error}"
+            );
+        }
+    }
+}

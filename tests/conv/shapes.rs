@@ -1,0 +1,255 @@
+//! Shapes of models and awkward ones: past every tile, block and thread, windows of unequal sides, nothing at all.
+
+use super::{window, Conv, ACTS, ALGOS, DTYPES};
+use crate::devices::devices;
+use candle_core::{DType, Device, Result, Tensor, Var};
+use candle_fused::ops::conv2d::{Geometry, WeightGrad};
+use candle_fused::ops::{conv1d, conv2d, Act, ConvAlgo, Window};
+use candle_nn::Conv1dConfig;
+
+/// f32 by each algorithm, and the other dtypes as `Auto` has it.
+fn check(convs: &[Conv], device: &Device) -> Result<()> {
+    for (i, conv) in convs.iter().enumerate() {
+        for dtype in DTYPES {
+            let inputs = conv.inputs(dtype)?;
+            let expected = conv.expected(&inputs)?;
+            let algos = if dtype == DType::F32 { 5 } else { 1 };
+            for algo in &ALGOS[..algos] {
+                let act = ACTS[i % ACTS.len()];
+                let y = conv.run(&inputs, act, *algo, device)?;
+                let what = format!("{dtype:?} {algo:?} {act:?} {conv:?}");
+                expected.by(conv, *algo).after(act)?.check(&y, what)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn of_models() -> Result<()> {
+    let convs = [
+        Conv::new([1, 3, 64, 64], [64, 3, 7, 7], window(2, 3, 1, 1)),
+        Conv::new([1, 64, 56, 56], [64, 64, 3, 3], window(1, 1, 1, 1)),
+        Conv::new([2, 37, 29, 31], [41, 37, 3, 3], window(1, 1, 1, 1)),
+        Conv::new([2, 256, 14, 14], [64, 256, 1, 1], window(1, 0, 1, 1)),
+        Conv::new([2, 128, 28, 28], [128, 1, 3, 3], window(1, 1, 1, 128)),
+        Conv::new([1, 32, 28, 28], [64, 8, 3, 3], window(2, 1, 1, 4)),
+        Conv::new([1, 19, 17, 15], [130, 19, 3, 3], window(1, 2, 2, 1)),
+    ];
+    let reduced = std::env::var("CANDLE_FUSED_TEST_GRID").as_deref() == Ok("reduced");
+    for device in devices().iter().filter(|device| device.is_cpu()) {
+        check(if reduced { &convs[4..5] } else { &convs }, device)?;
+    }
+    Ok(())
+}
+
+/// Small enough for an emulated device, large enough for several tiles of each kind.
+#[test]
+fn past_tiles() -> Result<()> {
+    for device in devices() {
+        check(
+            &[
+                Conv::new([1, 19, 9, 11], [67, 19, 3, 3], window(1, 1, 1, 1)),
+                Conv::new([1, 67, 7, 10], [33, 67, 1, 1], window(1, 0, 1, 1)),
+            ],
+            device,
+        )?;
+    }
+    Ok(())
+}
+
+#[test]
+fn unequal_sides() -> Result<()> {
+    let uneven = Window {
+        stride: [2, 1],
+        padding: [0, 2],
+        dilation: [1, 3],
+        groups: 1,
+    };
+    let convs = [
+        Conv::new([2, 3, 11, 14], [5, 3, 4, 3], uneven),
+        Conv::new(
+            [1, 4, 9, 10],
+            [6, 2, 2, 5],
+            Window {
+                groups: 2,
+                ..uneven
+            },
+        ),
+        Conv::new(
+            [1, 6, 9, 10],
+            [6, 1, 3, 2],
+            Window {
+                groups: 6,
+                ..uneven
+            },
+        ),
+        // Kernels of one row and of one column.
+        Conv::new([2, 4, 5, 40], [3, 4, 1, 9], window(1, 0, 1, 1)),
+        Conv::new([2, 4, 40, 5], [3, 4, 9, 1], window(3, 0, 1, 1)),
+        // Of one pixel, with and without padding.
+        Conv::new([2, 5, 1, 1], [7, 5, 1, 1], window(1, 0, 1, 1)),
+        Conv::new([2, 5, 1, 1], [7, 5, 3, 3], window(1, 1, 1, 1)),
+        // More padding than image.
+        Conv::new([1, 2, 2, 3], [3, 2, 2, 2], window(2, 4, 1, 1)),
+        // A stride past the whole image.
+        Conv::new([1, 2, 5, 4], [3, 2, 2, 3], window(9, 0, 1, 1)),
+    ];
+    for device in devices() {
+        check(&convs, device)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn long_rows() -> Result<()> {
+    let convs = [
+        Conv::new([1, 1, 3, 5000], [2, 1, 3, 3], window(1, 1, 1, 1)),
+        Conv::new([1, 2, 3, 700], [2, 1, 3, 3], window(1, 1, 1, 2)),
+    ];
+    for device in devices() {
+        check(if device.is_cpu() { &convs } else { &convs[1..] }, device)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn of_one_dim() -> Result<()> {
+    let configs = [(0, 1, 1, 1), (2, 1, 2, 1), (1, 2, 1, 2), (3, 3, 1, 6)];
+    for device in devices() {
+        for (padding, stride, dilation, groups) in configs {
+            let config = Conv1dConfig {
+                padding,
+                stride,
+                dilation,
+                groups,
+                cudnn_fwd_algo: None,
+            };
+            for dtype in DTYPES {
+                let w = [12, 6 / groups, 1, 5];
+                let conv = Conv::new([2, 6, 1, 29], w, config.into());
+                let inputs = conv.inputs(dtype)?;
+                let [x, w, bias] = &inputs;
+                let line = |t: &Tensor| t.squeeze(2)?.to_device(device);
+                let (x, w, bias) = (line(x)?, line(w)?, bias.to_device(device)?);
+                let y = conv1d(&x, &w, Some(&bias), config, Act::Silu)?;
+                let want = conv.expected(&inputs)?.after(Act::Silu)?;
+                want.check(&y.unsqueeze(2)?, format!("{dtype:?} {config:?}"))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Without channels the bias is left, and without images, outputs or pixels nothing is.
+#[test]
+fn of_nothing() -> Result<()> {
+    let same = window(1, 1, 1, 1);
+    for device in devices() {
+        check(
+            &[
+                Conv::new([2, 0, 5, 4], [3, 0, 3, 3], same),
+                Conv::new([0, 2, 5, 4], [3, 2, 3, 3], same),
+                Conv::new([2, 2, 5, 4], [0, 2, 3, 3], same),
+                Conv::new([2, 2, 0, 4], [3, 2, 1, 1], same),
+                Conv::new([2, 4, 0, 4], [4, 1, 1, 1], window(1, 1, 1, 4)),
+            ],
+            device,
+        )?;
+        for (x, w) in [
+            ([0, 2, 5, 4], [3, 2, 3, 3]),
+            ([2, 2, 0, 4], [3, 2, 1, 1]),
+            ([2, 0, 5, 4], [3, 0, 3, 3]),
+            ([2, 2, 5, 4], [0, 2, 3, 3]),
+        ] {
+            let conv = Conv::new(x, w, same);
+            let full = |value: f32, dims: [usize; 4]| {
+                Tensor::full(value, &dims, &Device::Cpu)?.to_device(device)
+            };
+            let (x, w, g) = (full(1.0, x)?, full(1.0, w)?, full(1.0, conv.y)?);
+            let geometry = Geometry::new("test", x.layout(), w.layout(), same)?;
+            let dw = x.apply_op2_no_bwd(&g, &WeightGrad(geometry))?;
+            assert_eq!(dw.dims(), conv.w);
+            assert!(super::values(&dw)?.iter().all(|v| *v == 0.0), "{conv:?}");
+        }
+    }
+    Ok(())
+}
+
+/// A blur of ones: 27 terms of 0.1 inside, 18 at an edge, 12 in a corner.
+#[test]
+fn golden() -> Result<()> {
+    for device in devices() {
+        let x = Tensor::ones((1, 3, 5, 6), DType::F32, device)?;
+        let w = Tensor::full(0.1f32, (1, 3, 3, 3), device)?;
+        for algo in ALGOS {
+            let conv = Conv::new([1, 3, 5, 6], [1, 3, 3, 3], window(1, 1, 1, 1));
+            let bias = Tensor::zeros(1, DType::F32, device)?;
+            let inputs = [x.clone(), w.clone(), bias];
+            let y = conv.run(&inputs, Act::Identity, algo, device)?;
+            for (i, got) in super::values(&y)?.into_iter().enumerate() {
+                let inside = |at: usize, size: usize| usize::from(at > 0 && at + 1 < size);
+                let want = [1.2, 1.8, 2.7][inside(i / 6, 5) + inside(i % 6, 6)];
+                assert!((got - want).abs() < 2e-5, "{algo:?}: {got} for {want}");
+            }
+        }
+        let config = candle_nn::Conv2dConfig::default();
+        let y = conv2d(&x, &w, None, config, Act::Identity)?;
+        let stock = x.conv2d(&w, 0, 1, 1, 1)?;
+        assert_eq!(y.dims(), stock.dims());
+    }
+    Ok(())
+}
+
+#[test]
+fn algorithms_have_a_default() {
+    assert_eq!(ConvAlgo::default(), ConvAlgo::Auto);
+}
+
+/// Strides past the image, over columns of one pixel, and with kernels of one element that see little of it.
+#[test]
+fn strides_that_pass_over_pixels() -> Result<()> {
+    let by = |stride, padding| Window {
+        stride,
+        padding,
+        ..Window::default()
+    };
+    let convs = [
+        Conv::new([1, 1, 8, 1], [1, 1, 1, 1], by([1, 2], [0, 0])),
+        Conv::new([2, 3, 1, 9], [4, 3, 1, 1], by([5, 1], [0, 0])),
+        Conv::new([1, 2, 13, 17], [5, 2, 1, 1], by([4, 5], [3, 7])),
+        Conv::new([1, 2, 13, 17], [5, 2, 1, 1], by([2, 16], [2, 0])),
+        Conv::new([1, 3, 12, 11], [4, 3, 1, 3], by([5, 2], [1, 1])),
+        Conv::new([1, 3, 20, 19], [4, 3, 3, 3], by([7, 9], [0, 1])),
+        Conv::new([1, 1, 3, 2], [2, 1, 3, 1], by([1 << 40, 3], [0, 0])),
+        Conv::new(
+            [1, 9, 14, 15],
+            [5, 9, 3, 3],
+            Window {
+                padding: [12, 13],
+                dilation: [12, 13],
+                ..Window::default()
+            },
+        ),
+    ];
+    for device in devices() {
+        check(&convs, device)?;
+    }
+    Ok(())
+}
+
+/// Stock's own gradients of these fail.
+#[test]
+fn f64_trains() -> Result<()> {
+    let conv = Conv::new([1, 2, 5, 6], [3, 2, 3, 3], window(2, 1, 1, 1));
+    let inputs = conv.inputs(DType::F64)?;
+    let [x, w, bias] = inputs.each_ref().map(Var::from_tensor);
+    let (x, w, bias) = (x?, w?, bias?);
+    let y = conv2d(&x, &w, Some(&bias), conv.window, Act::Identity)?;
+    conv.expected(&inputs)?.check(&y, "f64")?;
+    let grads = y.sum_all()?.backward()?;
+    assert!([&x, &w, &bias].iter().all(|v| grads.get(v).is_some()));
+    let mps = conv.run(&inputs, Act::Identity, ConvAlgo::Mps, &Device::Cpu);
+    assert!(mps.unwrap_err().to_string().contains("Mps"));
+    Ok(())
+}
