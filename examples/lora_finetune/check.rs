@@ -2,8 +2,10 @@
 
 use crate::data::Batch;
 use crate::layers::Pass;
-use crate::model::{self, Model, Shape, Weights};
-use candle_core::{Device, Result, Tensor};
+use crate::model::{self, Model, Weights};
+use crate::same_bits::same_bits;
+use crate::shape::Shape;
+use candle_core::{Device, Result};
 use candle_fused::nn::lora::LoraModel;
 use std::path::Path;
 
@@ -34,14 +36,6 @@ pub fn reloaded(
         true => Ok(()),
         false => candle_core::bail!("the reloaded adapter gives other logits"),
     }
-}
-
-fn same_bits(x: &Tensor, y: &Tensor) -> Result<bool> {
-    let bits = |x: &Tensor| -> Result<Vec<u32>> {
-        let values = x.flatten_all()?.to_vec1::<f32>()?;
-        Ok(values.into_iter().map(f32::to_bits).collect())
-    };
-    Ok(x.dims() == y.dims() && bits(x)? == bits(y)?)
 }
 
 /// How far the merged model's logits are from the others', and the text of both.

@@ -1,9 +1,9 @@
 //! The command line.
 
+use crate::number::{number, steps};
 use lexopt::prelude::*;
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::str::FromStr;
 
 pub const HELP: &str = "\
 Trains a small character-level transformer on plain prose, then teaches it verse with a LoRA adapter
@@ -50,16 +50,4 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Option<Options>
         }
     }
     Ok(Some(options))
-}
-
-fn steps(option: &str, value: OsString) -> Result<usize, lexopt::Error> {
-    match number(option, value)? {
-        0 => Err(format!("{option} 0: at least 1 is accepted").into()),
-        steps => Ok(steps),
-    }
-}
-
-fn number<T: FromStr>(option: &str, value: OsString) -> Result<T, lexopt::Error> {
-    let number = value.to_str().and_then(|text| text.parse().ok());
-    number.ok_or_else(|| format!("{option} {value:?}: a whole number is accepted").into())
 }

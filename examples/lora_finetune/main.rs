@@ -6,12 +6,19 @@
 mod check;
 mod cli;
 mod data;
+mod draw;
+mod exit;
+mod init;
 mod layers;
 mod memory;
 mod model;
+mod number;
+mod print;
 mod report;
 mod rng;
+mod same_bits;
 mod sample;
+mod shape;
 mod svg;
 mod train;
 
@@ -19,9 +26,11 @@ use candle_core::{Device, Result, Var};
 use candle_fused::nn::lora::{LoraConfig, LoraModel, DEFAULT_ADAPTER};
 use cli::Options;
 use data::{Batch, Vocabulary};
-use model::{Model, Shape};
+use exit::Outcome;
+use model::Model;
 use rng::Rng;
 use sample::sample;
+use shape::Shape;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
@@ -42,22 +51,13 @@ fn main() -> ExitCode {
     if std::env::var_os("RAYON_NUM_THREADS").is_none() {
         std::env::set_var("RAYON_NUM_THREADS", "1");
     }
-    let run = |options: Option<Options>| match options {
-        Some(options) => run(&options),
-        None => Ok(write!(io::stdout(), "{}", cli::HELP)?),
-    };
-    let result = match cli::parse(std::env::args_os()) {
-        Ok(options) => run(options),
-        Err(error) => return fail(&format!("{error}; see --help"), 2),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) if is_broken_pipe(error.as_ref()) => ExitCode::SUCCESS,
-        Err(error) => fail(&error.to_string(), 1),
-    }
+    exit::run(
+        "lora_finetune",
+        cli::HELP,
+        cli::parse(std::env::args_os()),
+        run,
+    )
 }
-
-type Outcome<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// What all parts of the run share.
 struct Run<'a> {
@@ -103,7 +103,7 @@ fn run(options: &Options) -> Outcome<()> {
 
     std::fs::write(chart, report::chart(&prose_curve, &verse_curve))
         .map_err(|e| format!("{}: {e}", chart.display()))?;
-    report::files(&mut run.out, &files)?;
+    print::files(&mut run.out, &files)?;
     writeln!(run.out, "Total: {:.0} s", start.elapsed().as_secs_f64())?;
     Ok(())
 }
@@ -155,7 +155,7 @@ impl<'a> Run<'a> {
         };
         let curve = train::train(&model, vars.all_vars(), &plan, &mut self.rng)?;
         vars.save(path)?;
-        report::phase(&mut self.out, &curve, start.elapsed())?;
+        print::phase(&mut self.out, &curve, start.elapsed())?;
         Ok(curve)
     }
 
@@ -178,7 +178,7 @@ impl<'a> Run<'a> {
             learning_rate: 1e-2,
         };
         let curve = train::train(model, vars, &plan, &mut self.rng)?;
-        report::phase(&mut self.out, &curve, start.elapsed())?;
+        print::phase(&mut self.out, &curve, start.elapsed())?;
         let after = (self.sample(model)?, evaluate(model, &self.held_out)?);
         report::texts(&mut self.out, [before, after])?;
         Ok(curve)
@@ -208,18 +208,4 @@ impl<'a> Run<'a> {
 
 fn parameters(vars: &[Var]) -> usize {
     vars.iter().map(|var| var.elem_count()).sum()
-}
-
-fn fail(message: &str, code: u8) -> ExitCode {
-    // Candle's messages may end with a backtrace.
-    let message = message.lines().next().unwrap_or_default();
-    eprintln!("lora_finetune: {message}");
-    ExitCode::from(code)
-}
-
-/// Whether the reader of our output went away, as `head` does.
-fn is_broken_pipe(error: &(dyn std::error::Error + 'static)) -> bool {
-    error
-        .downcast_ref::<io::Error>()
-        .is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
 }

@@ -2,8 +2,9 @@
 
 use crate::data::Batch;
 use crate::layers::Pass;
-use crate::model::{Model, Shape};
+use crate::model::Model;
 use crate::rng::Rng;
+use crate::shape::Shape;
 use crate::{model, train};
 use candle_core::{Result, Tensor, Var};
 use candle_fused::nn::lora::LoraConfig;

@@ -1,12 +1,15 @@
 //! A small transformer that predicts the next character.
 
 use crate::data::Batch;
+use crate::init;
 use crate::layers::{add, attention, cross_entropy, norm, swiglu, Embedding, Linear, Pass, Source};
 use crate::rng::Rng;
+use crate::shape::Shape;
+use crate::train::Learner;
 use candle_core::{DType, Device, Result, Tensor};
 use candle_fused::nn::lora::{LoraBuilder, LoraConfig, LoraModel, DEFAULT_ADAPTER};
 use candle_fused::nn::{RmsNorm, VarBuilder, VarMap};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::path::Path;
 
 /// All linear layers.
@@ -20,16 +23,6 @@ const TARGETS: [&str; 8] = [
     "down_proj",
     "lm_head",
 ];
-
-#[derive(Clone, Copy)]
-pub struct Shape {
-    pub vocabulary: usize,
-    pub context: usize,
-    pub dim: usize,
-    pub hidden: usize,
-    pub heads: usize,
-    pub layers: usize,
-}
 
 pub struct Model {
     shape: Shape,
@@ -115,10 +108,6 @@ impl Model {
         })
     }
 
-    pub fn context(&self) -> usize {
-        self.shape.context
-    }
-
     /// `[batch, context]` to `[batch, context, vocabulary]`.
     pub fn forward(&self, ids: &Tensor, pass: Pass) -> Result<Tensor> {
         let positions = Tensor::arange(0, ids.dim(1)? as u32, ids.device())?;
@@ -136,26 +125,24 @@ impl Model {
     }
 }
 
+impl Learner for Model {
+    fn context(&self) -> usize {
+        self.shape.context
+    }
+    fn training_loss(&self, batch: &Batch) -> Result<Tensor> {
+        self.loss(batch, Pass::Train)
+    }
+    fn test_loss(&self, batch: &Batch) -> Result<Tensor> {
+        self.loss(batch, Pass::Eval)
+    }
+}
+
 /// A model with all of its weights to be trained.
 pub fn untrained(shape: Shape, rng: &mut Rng) -> Result<(Model, VarMap)> {
     let vars = VarMap::new();
     let vb = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
     let model = Model::new(Source::Trained(vb), shape)?;
-    // In the order of their names: that of a HashMap differs between runs.
-    let data = vars.data().lock().expect("no thread has panicked");
-    let sorted: BTreeMap<_, _> = data.iter().collect();
-    for (name, var) in sorted {
-        let stdev = match *var.dims() {
-            // Norms stay at 1.
-            [_] => continue,
-            _ if name.contains("embed") => 0.2,
-            [_, _] if name.contains("lm_head") => 0.02,
-            [_, inputs] => (inputs as f64).powf(-0.5) / (2.0 * shape.layers as f64).sqrt(),
-            _ => candle_core::bail!("{name} has shape {:?}", var.shape()),
-        };
-        var.set(&rng.normal(var.shape(), stdev)?)?;
-    }
-    drop(data);
+    init::fill(&vars, shape.layers, rng)?;
     Ok((model, vars))
 }
 

@@ -1,48 +1,16 @@
 //! What is printed and drawn.
 
 use crate::memory::Peaks;
+use crate::print::indented;
 use crate::svg::{Chart, Line};
 use crate::train::Curve;
 use std::io::{Result, Write};
-use std::path::PathBuf;
-use std::time::Duration;
-
-pub fn phase(out: &mut impl Write, curve: &Curve, time: Duration) -> Result<()> {
-    let steps = curve.train.len();
-    let (first, last) = (curve.train.first(), smooth(&curve.train).pop());
-    writeln!(
-        out,
-        "  {steps} steps in {:.1} s, loss {:.3} → {:.3}",
-        time.as_secs_f64(),
-        first.copied().unwrap_or(f32::NAN),
-        last.unwrap_or(f64::NAN)
-    )
-}
 
 /// Text and held-out loss before and after fine-tuning.
 pub fn texts(out: &mut impl Write, texts: [(String, f32); 2]) -> Result<()> {
     for (when, (text, loss)) in ["Before", "After"].into_iter().zip(texts) {
         writeln!(out, "{when}: held-out verse has loss {loss:.3}; a sample:")?;
         indented(out, text.trim())?;
-    }
-    Ok(())
-}
-
-/// Lines of at most 90 characters.
-fn indented(out: &mut impl Write, text: &str) -> Result<()> {
-    for line in text.lines() {
-        let mut column = 0;
-        write!(out, "  |")?;
-        for word in line.split_whitespace() {
-            let width = word.chars().count() + 1;
-            if column > 0 && column + width > 90 {
-                write!(out, "\n  |")?;
-                column = 0;
-            }
-            column += width;
-            write!(out, " {word}")?;
-        }
-        writeln!(out)?;
     }
     Ok(())
 }
@@ -83,13 +51,6 @@ pub fn peaks(out: &mut impl Write, peaks: &[Peaks]) -> Result<()> {
     Ok(())
 }
 
-pub fn files(out: &mut impl Write, paths: &[PathBuf]) -> Result<()> {
-    writeln!(out, "Written:")?;
-    paths
-        .iter()
-        .try_for_each(|path| writeln!(out, "  {}", path.display()))
-}
-
 /// Both phases, one behind the other.
 pub fn chart(prose: &Curve, verse: &Curve) -> String {
     let (first, second) = (prose.train.len() as f64, verse.train.len() as f64);
@@ -114,13 +75,7 @@ pub fn chart(prose: &Curve, verse: &Curve) -> String {
         };
         let raw = curve.train.iter().map(|&y| f64::from(y)).collect();
         lines.push(line(None, color, 1.0, 0.3, points(raw)));
-        lines.push(line(
-            Some(name),
-            color,
-            2.0,
-            1.0,
-            points(smooth(&curve.train)),
-        ));
+        lines.push(line(Some(name), color, 2.0, 1.0, points(curve.smooth())));
     }
     let held_out = [(prose, 0.0), (verse, first)]
         .into_iter()
@@ -141,14 +96,4 @@ pub fn chart(prose: &Curve, verse: &Curve) -> String {
         lines,
     };
     chart.render()
-}
-
-/// A running mean, of all losses at first, then mostly of the latest.
-fn smooth(losses: &[f32]) -> Vec<f64> {
-    let mut mean = 0.0;
-    let mut next = |(i, &loss): (usize, &f32)| {
-        mean += (f64::from(loss) - mean) * (1.0 / (i + 1) as f64).max(0.1);
-        mean
-    };
-    losses.iter().enumerate().map(&mut next).collect()
 }

@@ -1,14 +1,20 @@
 //! Training, of all weights or of an adapter alone.
 
 use crate::data::Batch;
-use crate::layers::Pass;
-use crate::model::Model;
 use crate::rng::Rng;
 use candle_core::backprop::GradStore;
-use candle_core::{Result, TensorId, Var};
+use candle_core::{Result, Tensor, TensorId, Var};
 use candle_fused::nn::{AdamW, Optimizer, ParamsAdamW};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::collections::HashSet;
+
+/// What is trained.
+pub trait Learner {
+    /// Characters of a window.
+    fn context(&self) -> usize;
+    fn training_loss(&self, batch: &Batch) -> Result<Tensor>;
+    fn test_loss(&self, batch: &Batch) -> Result<Tensor>;
+}
 
 pub struct Plan<'a> {
     pub name: &'static str,
@@ -27,8 +33,25 @@ pub struct Curve {
     pub held_out: Vec<(usize, f32)>,
 }
 
+impl Curve {
+    /// A running mean, of all losses at first, then mostly of the latest.
+    pub fn smooth(&self) -> Vec<f64> {
+        let mut mean = 0.0;
+        let mut next = |(i, &loss): (usize, &f32)| {
+            mean += (f64::from(loss) - mean) * (1.0 / (i + 1) as f64).max(0.1);
+            mean
+        };
+        self.train.iter().enumerate().map(&mut next).collect()
+    }
+
+    /// The running mean at the end.
+    pub fn last(&self) -> f64 {
+        self.smooth().pop().unwrap_or(f64::NAN)
+    }
+}
+
 /// Trains these variables, and checks at each step that nothing else got a gradient.
-pub fn train(model: &Model, vars: Vec<Var>, plan: &Plan, rng: &mut Rng) -> Result<Curve> {
+pub fn train(model: &impl Learner, vars: Vec<Var>, plan: &Plan, rng: &mut Rng) -> Result<Curve> {
     let trained: HashSet<TensorId> = vars.iter().map(|var| var.id()).collect();
     let mut optimizer = AdamW::new(vars, adam())?;
     let mut curve = Curve::default();
@@ -38,7 +61,7 @@ pub fn train(model: &Model, vars: Vec<Var>, plan: &Plan, rng: &mut Rng) -> Resul
             curve.held_out.push((step, evaluate(model, plan.held_out)?));
         }
         let batch = Batch::random(plan.text, plan.windows, model.context(), rng)?;
-        let loss = model.loss(&batch, Pass::Train)?;
+        let loss = model.training_loss(&batch)?;
         let grads = loss.backward()?;
         check(&grads, &trained)?;
         optimizer.set_learning_rate(plan.rate(step));
@@ -58,8 +81,8 @@ pub fn train(model: &Model, vars: Vec<Var>, plan: &Plan, rng: &mut Rng) -> Resul
     Ok(curve)
 }
 
-pub fn evaluate(model: &Model, batch: &Batch) -> Result<f32> {
-    model.loss(batch, Pass::Eval)?.detach().to_scalar()
+pub fn evaluate(model: &impl Learner, batch: &Batch) -> Result<f32> {
+    model.test_loss(batch)?.detach().to_scalar()
 }
 
 pub fn adam() -> ParamsAdamW {
