@@ -195,10 +195,8 @@ struct Correlated {
 
 // ---- The product ----
 
-// A threadgroup of four simdgroups makes ROWS by SIDE outputs, each simdgroup a quarter, from SIDE terms at a time. Rows in
-// threadgroup memory are four floats longer, so that neighbouring ones lie in other banks.
-#define SIDE 32u
-#define SIDE_ROW 36u
+// A threadgroup makes ROWS by SIDE outputs; a thread has its column, and its line of terms.
+#define SIDE DEPTH
 
 template <typename Walk>
 inline Step step_or_outside(constant Conv2dParams& p, uint z, uint k, uint end) {
@@ -224,8 +222,8 @@ template <typename T, typename Out, uint ROWS, typename Walk>
     uint thread_index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]]
 ) {
-    threadgroup float as[ROWS * SIDE_ROW];
-    threadgroup float bs[SIDE * SIDE_ROW];
+    threadgroup float as[ROWS * TILE_ROW(DEPTH)];
+    threadgroup float bs[DEPTH * TILE_ROW(SIDE)];
     // Of this turn and of the next.
     threadgroup Step steps[2u * SIDE];
     uint z = group.z;
@@ -245,14 +243,8 @@ template <typename T, typename Out, uint ROWS, typename Walk>
     // A column past the end is another one's copy.
     Column column = Walk::column(p, z, min(col0 + lane, columns - 1u));
     device const T* first = rows + Walk::row(p, z) + ulong(row0) * Walk::row_stride(p);
-    simdgroup_matrix<float, 8, 8> acc[ROWS / 16u][2];
-    for (uint i = 0u; i < ROWS / 16u; i++) {
-        for (uint j = 0u; j < 2u; j++) {
-            acc[i][j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
-        }
-    }
-    uint top = simdgroup / 2u * (ROWS / 2u);
-    uint left = simdgroup % 2u * 16u;
+    Quarter<ROWS, SIDE> sums;
+    sums.clear(simdgroup);
     if (line == 0u) {
         steps[lane] = step_or_outside<Walk>(p, z, begin + lane, end);
     }
@@ -262,45 +254,27 @@ template <typename T, typename Out, uint ROWS, typename Walk>
         ulong step = steps[turn + lane].row;
         for (uint r = line; r < ROWS; r += 4u) {
             bool there = r < left_rows && k0 + lane < end;
-            as[r * SIDE_ROW + lane] = there ? float(first[ulong(r) * Walk::row_stride(p) + step]) : 0.0f;
+            as[r * TILE_ROW(SIDE) + lane] = there ? float(first[ulong(r) * Walk::row_stride(p) + step]) : 0.0f;
         }
         for (uint k = line; k < SIDE; k += 4u) {
             int y = column.y + steps[turn + k].y;
             int x = column.x + steps[turn + k].x;
             bool there = uint(y) < size.x && uint(x) < size.y;
-            bs[k * SIDE_ROW + lane] = there ? float(image[column.image + steps[turn + k].image]) : 0.0f;
+            bs[k * TILE_ROW(SIDE) + lane] = there ? float(image[column.image + steps[turn + k].image]) : 0.0f;
         }
         turn = SIDE - turn;
         if (line == 0u) {
             steps[turn + lane] = step_or_outside<Walk>(p, z, k0 + SIDE + lane, end);
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        for (uint k = 0u; k < SIDE; k += 8u) {
-            simdgroup_matrix<float, 8, 8> a[ROWS / 16u];
-            simdgroup_matrix<float, 8, 8> b[2];
-            for (uint i = 0u; i < ROWS / 16u; i++) {
-                simdgroup_load(a[i], as + (top + 8u * i) * SIDE_ROW + k, SIDE_ROW);
-            }
-            for (uint j = 0u; j < 2u; j++) {
-                simdgroup_load(b[j], bs + k * SIDE_ROW + left + 8u * j, SIDE_ROW);
-            }
-            for (uint i = 0u; i < ROWS / 16u; i++) {
-                for (uint j = 0u; j < 2u; j++) {
-                    simdgroup_multiply_accumulate(acc[i][j], a[i], b[j], acc[i][j]);
-                }
-            }
-        }
+        sums.add(as, bs);
         threadgroup_barrier(mem_flags::mem_threadgroup);
     }
-    for (uint i = 0u; i < ROWS / 16u; i++) {
-        for (uint j = 0u; j < 2u; j++) {
-            simdgroup_store(acc[i][j], as + (top + 8u * i) * SIDE_ROW + left + 8u * j, SIDE_ROW);
-        }
-    }
+    sums.store(as);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (col0 + lane < columns) {
         for (uint r = line; r < left_rows; r += 4u) {
-            float sum = as[r * SIDE_ROW + lane];
+            float sum = as[r * TILE_ROW(SIDE) + lane];
             uint channel = Walk::channel(p, z, row0 + r);
             out[Walk::out(p, z, row0 + r, col0 + lane)] = Out(conv2d_finish(sum, bias, channel, p));
         }

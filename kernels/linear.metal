@@ -1,7 +1,7 @@
 // scale * x W^T [+ u B^T] [+ base] [+ bias], accumulated in float.
 //
-// Few rows of x: a GEMV that reads W once, and may end in an activation. Many rows: tiles of simdgroup matrices, for the products of low rank that stand
-// beside a GEMM.
+// Few rows of x: a GEMV that reads W once, and may end in an activation. Many rows: tiles of simdgroup matrices, for the
+// products of low rank that stand beside a GEMM.
 
 struct GemvParams {
     ulong x_row;  // strides in elements
@@ -164,32 +164,21 @@ FOR_ROWS(8, "8")
 
 // ---- Many rows ----
 
-// A threadgroup of four simdgroups makes 32 by 32 outputs, each simdgroup a quarter. Rows in threadgroup memory are four
-// floats longer, so that neighbouring ones lie in other banks.
+// A threadgroup makes TILE by TILE outputs.
 #define TILE 32u
-#define TILE_ROW 36u
 
-// TILE rows of m from `row0` and TILE columns from `col0`, zeros beyond its end.
+// x, of which some elements may be dropped.
 template <typename T, bool DROP>
-inline void load_tile(
-    threadgroup float* tile, device const T* m, ulong row, ulong col, uint row0, uint col0, uint rows, uint cols,
-    uint thread_index, uint threads, constant TileParams& p
-) {
-    // Neighbouring threads read neighbouring elements, whichever way they lie.
-    bool by_row = col <= row;
-    for (uint i = thread_index; i < TILE * TILE; i += threads) {
-        uint r = by_row ? i / TILE : i % TILE;
-        uint c = by_row ? i % TILE : i / TILE;
-        float v = 0.0f;
-        if (row0 + r < rows && col0 + c < cols) {
-            v = float(m[ulong(row0 + r) * row + ulong(col0 + c) * col]);
-            if (DROP) {
-                v = dropped(v, ulong(row0 + r) * cols + col0 + c, p);
-            }
-        }
-        tile[r * TILE_ROW + c] = v;
+struct Dropping {
+    Strided<T> x;
+    constant TileParams* p;
+
+    bool by_row() const thread { return x.by_row(); }
+    float at(uint r, uint c) const thread {
+        float v = x.at(r, c);
+        return DROP ? dropped(v, ulong(r) * p->cols + c, *p) : v;
     }
-}
+};
 
 template <typename X, typename T, typename Out, bool DROP>
 [[kernel]] void linear_tile(
@@ -203,51 +192,31 @@ template <typename X, typename T, typename Out, bool DROP>
     uint thread_index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]]
 ) {
-    threadgroup float xs[TILE * TILE_ROW];
-    threadgroup float ws[TILE * TILE_ROW];
-    const uint threads = 128u;
+    threadgroup float xs[TILE * TILE_ROW(DEPTH)];
+    threadgroup float ws[DEPTH * TILE_ROW(TILE)];
     uint row0 = group.y * TILE;
     uint out0 = group.x * TILE;
-    // The quarter of this simdgroup: two by two matrices.
-    uint top = (simdgroup / 2u) * 16u;
-    uint left = (simdgroup % 2u) * 16u;
-    simdgroup_matrix<float, 8, 8> acc[2][2];
-    for (uint i = 0u; i < 2u; i++) {
-        for (uint j = 0u; j < 2u; j++) {
-            acc[i][j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
-        }
-    }
-    for (uint k0 = 0u; k0 < p.cols; k0 += TILE) {
-        load_tile<X, DROP>(xs, x, p.x_row, p.x_col, row0, k0, p.rows, p.cols, thread_index, threads, p);
-        load_tile<T, false>(ws, w, p.w_row, p.w_col, out0, k0, p.outputs, p.cols, thread_index, threads, p);
+    Dropping<X, DROP> from_x;
+    from_x.x = strided(x, p.x_row, p.x_col);
+    from_x.p = &p;
+    Strided<T> from_w = strided(w, p.w_col, p.w_row);
+    Quarter<TILE, TILE> sums;
+    sums.clear(simdgroup);
+    for (uint k0 = 0u; k0 < p.cols; k0 += DEPTH) {
+        load_tile<TILE, DEPTH>(xs, from_x, row0, k0, p.rows, p.cols, thread_index);
+        load_tile<DEPTH, TILE>(ws, from_w, k0, out0, p.cols, p.outputs, thread_index);
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        for (uint k = 0u; k < TILE; k += 8u) {
-            simdgroup_matrix<float, 8, 8> a[2];
-            simdgroup_matrix<float, 8, 8> b[2];
-            for (uint i = 0u; i < 2u; i++) {
-                simdgroup_load(a[i], xs + (top + 8u * i) * TILE_ROW + k, TILE_ROW);
-                simdgroup_load(b[i], ws + (left + 8u * i) * TILE_ROW + k, TILE_ROW, ulong2(0), true);
-            }
-            for (uint i = 0u; i < 2u; i++) {
-                for (uint j = 0u; j < 2u; j++) {
-                    simdgroup_multiply_accumulate(acc[i][j], a[i], b[j], acc[i][j]);
-                }
-            }
-        }
+        sums.add(xs, ws);
         threadgroup_barrier(mem_flags::mem_threadgroup);
     }
-    for (uint i = 0u; i < 2u; i++) {
-        for (uint j = 0u; j < 2u; j++) {
-            simdgroup_store(acc[i][j], xs + (top + 8u * i) * TILE_ROW + left + 8u * j, TILE_ROW);
-        }
-    }
+    sums.store(xs);
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    for (uint i = thread_index; i < TILE * TILE; i += threads) {
+    for (uint i = thread_index; i < TILE * TILE; i += TILE_THREADS) {
         uint r = i / TILE;
         uint c = i % TILE;
         if (row0 + r < p.rows && out0 + c < p.outputs) {
             ulong at = ulong(row0 + r) * p.outputs + out0 + c;
-            float v = xs[r * TILE_ROW + c] * p.scale;
+            float v = xs[r * TILE_ROW(TILE) + c] * p.scale;
             v += p.has_base != 0u ? float(base[at]) : 0.0f;
             v += p.has_bias != 0u ? float(bias[out0 + c]) : 0.0f;
             y[at] = Out(v);

@@ -5,6 +5,11 @@ use candle_core::{
     CustomOp1, CustomOp2, CustomOp3, InplaceOp1, InplaceOp2, InplaceOp3, Result, Tensor,
 };
 
+/// Whether a product's result will ask for a backward.
+pub fn tracks(x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> bool {
+    x.track_op() || w.track_op() || bias.is_some_and(Tensor::track_op)
+}
+
 pub fn op1<C: CustomOp1 + Send + Sync + 'static>(x: &Tensor, op: C) -> Result<Tensor> {
     if x.track_op() {
         return x.apply_op1(op);

@@ -33,6 +33,20 @@ pub fn has_dims(op: &str, x: &Tensor) -> Result<()> {
     Ok(())
 }
 
+/// A result of this shape can be addressed: views may have any dims, so that what is made of two may not.
+pub fn size(op: &str, dims: &[usize]) -> Result<()> {
+    let count = dims.iter().try_fold(1usize, |n, &dim| n.checked_mul(dim));
+    // In f64, the widest.
+    let bytes = count.and_then(|count| count.checked_mul(size_of::<f64>()));
+    match bytes {
+        Some(bytes) if bytes <= isize::MAX as usize => Ok(()),
+        _ => Err(error(
+            op,
+            format_args!("the result would have shape {dims:?}, what memory can hold accepted"),
+        )),
+    }
+}
+
 /// `other` (called `name`) lives where `x` does and has its dtype.
 pub fn alike(op: &str, x: &Tensor, name: &str, other: &Tensor) -> Result<()> {
     if x.dtype() != other.dtype() {

@@ -1,5 +1,6 @@
 //! The ops as methods on [`Tensor`].
 
+use crate::ops::quantize::{Quantized, Scheme};
 use crate::ops::{self, Act, Mask, Window};
 use candle_core::shape::Dim;
 use candle_core::{Result, Tensor};
@@ -167,6 +168,23 @@ pub trait FusedTensorOps: private::AsTensor {
         scale: f32,
     ) -> Result<Tensor> {
         ops::lora(self.tensor(), w, bias, a, b, scale)
+    }
+
+    /// The codes and scales of x.
+    fn quantize_fused(&self, scheme: Scheme) -> Result<Quantized> {
+        ops::quantize(self.tensor(), scheme)
+    }
+    /// The numbers that the codes of x stand for, with the gradient of x itself.
+    fn fake_quantize_fused(&self, scheme: Scheme) -> Result<Tensor> {
+        ops::fake_quantize(self.tensor(), scheme)
+    }
+    /// `x·Wᵀ + bias` of x rounded to 8 bits and a weight of 1 or 2 bits.
+    fn bitlinear_fused(&self, w: &Quantized, bias: Option<&Tensor>) -> Result<Tensor> {
+        ops::bitlinear(self.tensor(), w, bias)
+    }
+    /// `x·Wᵀ + bias` of x as it is and a weight of 1 to 8 bits.
+    fn mixed_matmul_fused(&self, w: &Quantized, bias: Option<&Tensor>) -> Result<Tensor> {
+        ops::mixed_matmul(self.tensor(), w, bias)
     }
 
     /// `act(x·y + bias)`

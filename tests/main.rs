@@ -1,10 +1,12 @@
 //! All integration tests, in one binary.
 
+mod bitnet;
 mod cases;
 mod conv;
 mod devices;
 mod dropout;
 mod errors;
+mod fixtures;
 mod golden;
 mod grid;
 mod layers;
@@ -12,4 +14,6 @@ mod lora;
 #[cfg(feature = "metal")]
 mod mps;
 mod products;
+mod quantize;
+mod stacks;
 mod training;

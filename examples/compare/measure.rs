@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 /// When calls have been measured enough: after `time` and `fewest` samples of each, and never later than
 /// after `limit` and three.
 pub struct Budget {
-    time: Duration,
-    fewest: usize,
-    limit: Duration,
+    pub time: Duration,
+    pub fewest: usize,
+    pub limit: Duration,
 }
 
 impl Budget {

@@ -1,6 +1,8 @@
 //! The CPU engine: lanes and math, element types, one-pass maps, row reductions.
 
 pub mod alloc;
+pub mod codes;
+pub mod dot;
 pub mod element;
 pub mod elementwise;
 pub mod gather;

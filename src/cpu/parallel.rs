@@ -74,8 +74,15 @@ impl Drop for Busy {
 }
 
 /// A pointer that threads may share because they touch disjoint parts behind it.
-#[derive(Clone, Copy)]
 pub struct Shared<T>(*mut T);
+
+impl<T> Clone for Shared<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Shared<T> {}
 
 // SAFETY: users promise disjoint writes (see `Shared::new`).
 unsafe impl<T: Send> Send for Shared<T> {}

@@ -146,6 +146,13 @@ pub(crate) fn row_per_simdgroup(rows: usize, simdgroups: usize) -> Grid {
     }
 }
 
+/// Lanes of a simdgroup that share work of so many steps: a power of 2, so that simdgroups are cut evenly.
+///
+/// Kernel: with [`elementwise`] over all lanes, those of one share are neighbours in one simdgroup.
+pub(crate) fn lanes(steps: usize) -> usize {
+    steps.clamp(1, SIMD).next_power_of_two()
+}
+
 /// 32 columns for each threadgroup along x, one part of the rows for each along y: for reductions over rows.
 ///
 /// Kernel: the column is `threadgroup_position_in_grid.x * 32 + thread_position_in_threadgroup.x`, to be checked; the
@@ -173,6 +180,20 @@ pub(crate) fn blocks(rows: usize, cols: usize, [height, width]: [usize; 2]) -> G
         threads: [4 * SIMD, 1, 1],
         shrink: Shrink::Never,
     }
+}
+
+/// [`row_per_simdgroup`] for a product of few rows with a packed weight, of which a simdgroup makes `per` outputs: in
+/// threadgroups that read x once for all their outputs.
+///
+/// So large that x, of so many bytes for each column, is no more than a 32nd of what is read, as far as 32 simdgroups reach.
+/// Small layers have four threadgroups rather than large ones.
+pub(crate) fn gemv(outputs: usize, per: usize, codes_per_byte: usize, x_bytes: usize) -> Grid {
+    let sharing = 32 * x_bytes * codes_per_byte;
+    let mut simdgroups = sharing.div_ceil(per).next_power_of_two().clamp(4, 32);
+    while simdgroups > 4 && outputs < 4 * per * simdgroups {
+        simdgroups /= 2;
+    }
+    row_per_simdgroup(outputs.div_ceil(per), simdgroups)
 }
 
 /// Into how many parts a reduction over `rows` should be cut; 1 says that a second pass would not pay.
@@ -277,6 +298,14 @@ mod tests {
     }
 
     #[test]
+    fn shares_cut_simdgroups_evenly() {
+        for steps in SIZES {
+            let lanes = lanes(steps);
+            assert!(SIMD.is_multiple_of(lanes) && lanes >= steps.min(SIMD) && lanes < 2 * steps);
+        }
+    }
+
+    #[test]
     fn every_row_has_a_simdgroup() {
         for rows in SIZES {
             for simdgroups in [1, 4, 8, 64] {
@@ -338,6 +367,22 @@ mod tests {
             refused.contains("64") && refused.contains("128"),
             "{refused}"
         );
+    }
+
+    #[test]
+    fn a_gemv_reads_little_of_x() {
+        for outputs in [1024, 2560, 13_824] {
+            for (per, codes_per_byte) in [(8, 1), (8, 2), (16, 4), (16, 5)] {
+                for x_bytes in [1, 2, 4] {
+                    let grid = gemv(outputs, per, codes_per_byte, x_bytes);
+                    let share = grid.groups[0] * codes_per_byte * x_bytes;
+                    let little = share as f32 <= 0.045 * outputs as f32;
+                    assert!(little || grid.groups[0] == 4, "{grid:?} {outputs}");
+                }
+            }
+        }
+        assert_eq!(gemv(64, 8, 2, 2).threads, [4 * SIMD, 1, 1]);
+        assert_eq!(gemv(1, 16, 8, 4).threads, [SIMD, 1, 1]);
     }
 
     #[test]

@@ -60,7 +60,7 @@ impl<'a> InPlace<'a> {
 /// `StridedParams` of copy.metal.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct StridedParams {
+struct StridedParams {
     strides: [u64; MAX_DIMS],
     dims: [u32; MAX_DIMS],
     count: u32,

@@ -41,8 +41,8 @@ pub struct Options {
     pub language_version: LanguageVersion,
     /// Names and values of preprocessor macros, defined ahead of every source.
     pub defines: Vec<(String, String)>,
-    /// For development: `<dir>/<op>.metal` and `<dir>/common.metal` are read from here where they exist, instead of the
-    /// text built into the crate. After an edit call [`clear_cache`](super::clear_cache).
+    /// For development: `<dir>/<op>.metal` and `<dir>/parts/<part>.metal` are read from here where they exist, instead of
+    /// the text built into the crate. After an edit call [`clear_cache`](super::clear_cache).
     pub source_dir: Option<PathBuf>,
 }
 

@@ -1,28 +1,25 @@
-//! The kernel sources: one line for each `kernels/<op>.metal`.
+//! The kernel sources: one line for each `kernels/<op>.metal`, with the parts of `kernels/parts/` that it is built on.
 
 use super::options::Options;
 use std::io;
 use std::path::Path;
 
-/// The text of one library; it is compiled behind `common.metal`.
+/// The text of one library; it is compiled behind its parts.
 #[derive(Debug)]
 pub(crate) struct Source {
     pub(crate) name: &'static str,
     pub(crate) code: &'static str,
+    parts: &'static [&'static Source],
 }
 
 impl Source {
-    const fn new(name: &'static str, code: &'static str) -> Self {
-        Self { name, code }
-    }
-
     /// All that the compiler gets to see. `#line` lets it name the file in its messages.
     pub(crate) fn text(&self, options: &Options) -> io::Result<String> {
         let mut text = String::new();
         for (name, value) in &options.defines {
             text += &format!("#define {name} {value}\n");
         }
-        for part in [&COMMON, self] {
+        for &part in self.parts.iter().chain([&self]) {
             let code = match &options.source_dir {
                 Some(dir) => part.read_in(dir)?,
                 None => None,
@@ -42,32 +39,55 @@ impl Source {
     }
 }
 
-macro_rules! sources {
+macro_rules! parts {
     ($($name:ident = $file:literal),* $(,)?) => {
-        $(pub(crate) static $name: Source =
-            Source::new($file, include_str!(concat!("../../kernels/", $file, ".metal")));)*
+        $(static $name: Source = Source {
+            name: $file,
+            code: include_str!(concat!("../../kernels/", $file, ".metal")),
+            parts: &[],
+        };)*
+    };
+}
+
+macro_rules! sources {
+    ($($name:ident = $file:literal $(+ $part:ident)*),* $(,)?) => {
+        $(pub(crate) static $name: Source = Source {
+            name: $file,
+            code: include_str!(concat!("../../kernels/", $file, ".metal")),
+            parts: &[&COMMON $(, &$part)*],
+        };)*
 
         /// All libraries, for warming up.
         pub(crate) static SOURCES: &[&Source] = &[$(&$name),*];
     };
 }
 
-static COMMON: Source = Source::new("common", include_str!("../../kernels/common.metal"));
+parts! {
+    CODES = "parts/codes",
+    COMMON = "parts/common",
+    CONV2D_PARAMS = "parts/conv2d_params",
+    GRIDS = "parts/grids",
+    TILES = "parts/tiles",
+}
 
 sources! {
     ACTIVATION = "activation",
     AFFINE_ACT = "affine_act",
     BINARY_ACT = "binary_act",
-    CONV2D = "conv2d",
-    CONV2D_GEMM = "conv2d_gemm",
-    CONV2D_MPS = "conv2d_mps",
+    BITLINEAR = "bitlinear" + TILES + CODES,
+    CONV2D = "conv2d" + CONV2D_PARAMS,
+    CONV2D_GEMM = "conv2d_gemm" + CONV2D_PARAMS + TILES,
+    CONV2D_MPS = "conv2d_mps" + CONV2D_PARAMS,
     COPY = "copy",
+    DEQUANTIZE = "dequantize",
     DROPOUT = "dropout",
     GLU = "glu",
     GROUP_NORM = "group_norm",
-    LINEAR = "linear",
+    LINEAR = "linear" + TILES,
     LORA_GATHER = "lora_gather",
-    MATMUL_ACT = "matmul_act",
+    MATMUL_ACT = "matmul_act" + TILES,
+    MIXED_MATMUL = "mixed_matmul" + TILES + CODES,
+    QUANTIZE = "quantize" + GRIDS,
     REDUCE = "reduce",
     ROW_NORM = "row_norm",
     SOFTMAX = "softmax",
@@ -87,14 +107,14 @@ mod tests {
             );
             assert!(
                 !source.code.contains("#include"),
-                "{}: common.metal includes for all",
+                "{}: parts/common.metal includes for all",
                 source.name
             );
         }
     }
 
     #[test]
-    fn text_is_defines_then_common_then_the_op() {
+    fn text_is_defines_then_parts_then_the_op() {
         let text = COPY
             .text(&Options::default().with_define("WIDTH", "4"))
             .unwrap();
@@ -103,7 +123,7 @@ mod tests {
                 .unwrap_or_else(|| panic!("no {needle} in the text"))
         };
         assert_eq!(at("#define WIDTH 4\n"), 0);
-        assert!(at("#line 1 \"common.metal\"\n") < at("#line 1 \"copy.metal\"\n"));
+        assert!(at("#line 1 \"parts/common.metal\"\n") < at("#line 1 \"copy.metal\"\n"));
         assert!(text.contains(COMMON.code) && text.contains(COPY.code));
     }
 

@@ -29,6 +29,7 @@ pub mod layer_norm;
 pub mod linear;
 pub mod lora;
 pub mod ops;
+pub mod quantized;
 
 pub use activation::Activation;
 pub use candle_nn::*;
@@ -40,3 +41,6 @@ pub use group_norm::{group_norm, GroupNorm};
 pub use layer_norm::{layer_norm, layer_norm_no_bias, rms_norm, LayerNorm, RmsNorm};
 pub use linear::{linear, linear_b, linear_no_bias, Linear};
 pub use ops::Dropout;
+pub use quantized::{
+    bit_linear, bit_linear_no_bias, BitLinear, BitLinearConfig, PackedBitLinear, QuantLinear,
+};

@@ -4,6 +4,7 @@ pub mod activation;
 pub mod affine_act;
 mod affine_norm;
 pub mod binary_act;
+pub mod bitlinear;
 pub mod conv2d;
 pub mod dropout;
 pub mod glu;
@@ -11,6 +12,9 @@ pub mod group_norm;
 pub mod linear;
 pub mod lora;
 pub mod matmul_act;
+pub mod mixed_matmul;
+mod packed;
+pub mod quantize;
 pub mod reduce;
 pub mod row_norm;
 pub mod softmax;
@@ -24,6 +28,7 @@ pub use binary_act::{
     add_act, add_act_inplace, add_relu, bias_act, bias_act_inplace, mul_act, mul_act_inplace,
     mul_relu, BinaryOp,
 };
+pub use bitlinear::bitlinear;
 pub use conv2d::{
     conv1d, conv2d, conv2d_with, conv_transpose1d, conv_transpose2d, ConvAlgo, Window,
 };
@@ -35,6 +40,8 @@ pub use group_norm::{group_norm, group_norm_inplace};
 pub use linear::{frozen_linear, linear};
 pub use lora::{lora, lora_gather, lora_with, Adapter, Base};
 pub use matmul_act::{linear_act, matmul_act};
+pub use mixed_matmul::mixed_matmul;
+pub use quantize::{dequantize, fake_quantize, fake_quantize_clipped, quantize, Quantized};
 pub use reduce::{
     max_all, max_last_dim, mean_all, mean_last_dim, sum_all, sum_last_dim, Reduction,
 };

@@ -14,10 +14,12 @@ pub enum Fill {
     Weight,
     /// An additive mask: mostly 0 or a small bias, every fourth −inf, the second row −inf throughout.
     Mask,
+    /// −127 to 127, all of them in any 255 neighbours.
+    Integers,
 }
 
 impl Fill {
-    /// No finite value is larger.
+    /// No finite value is larger, but for integers.
     pub const LIMIT: f64 = 4.0;
 
     pub fn tensor(
@@ -53,6 +55,7 @@ impl Fill {
             }
             Fill::Mask if bits.is_multiple_of(2) => 0.0,
             Fill::Mask => odd as f32 * step,
+            Fill::Integers => (index * 97 % 255) as f32 - 127.0,
         }
     }
 }

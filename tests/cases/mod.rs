@@ -12,24 +12,38 @@
 mod activation;
 mod affine_act;
 mod binary_act;
+mod bitlinear;
 mod conv2d;
 mod dropout;
 mod fill;
 mod glu;
 mod group_norm;
+mod kept;
 mod linear;
 mod lora;
 mod matmul_act;
+mod mixed_matmul;
+mod quantize;
 mod reduce;
 mod row_norm;
 mod softmax;
 
 pub use fill::Fill;
+use kept::Kept;
 
 use candle_core::{DType, Device, Result, Shape, Tensor};
 
 pub type Call = Box<dyn Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync>;
 pub type InPlace = Box<dyn Fn(&[Tensor]) -> Result<()> + Send + Sync>;
+
+/// Of an argument, for rows and columns.
+type Dims = fn(rows: usize, cols: usize) -> Vec<usize>;
+
+/// The same for any rows and columns.
+macro_rules! dims {
+    ($($dim:expr),*) => { |_, _| vec![$($dim),*] };
+}
+use dims;
 
 /// Every declared case.
 pub fn all() -> Vec<OpCase> {
@@ -53,7 +67,14 @@ pub fn all() -> Vec<OpCase> {
 
 /// What `compare` and the benches measure, op by op: these, and calls at the shapes of models.
 pub fn measured() -> Vec<OpCase> {
-    let ops = [all(), conv2d::at_shapes(), linear::at_shapes()];
+    let ops = [
+        all(),
+        bitlinear::at_shapes(),
+        conv2d::at_shapes(),
+        linear::at_shapes(),
+        mixed_matmul::at_shapes(),
+        quantize::at_shapes(),
+    ];
     let mut cases: Vec<OpCase> = ops.into_iter().flatten().collect();
     cases.sort_by_key(|case| case.op);
     cases
@@ -128,7 +149,7 @@ pub enum Class {
 #[derive(Clone, Copy)]
 pub struct Arg {
     pub name: &'static str,
-    pub shape: fn(rows: usize, cols: usize) -> Vec<usize>,
+    pub shape: Dims,
     pub fill: Fill,
     /// Whether the op has a gradient to it.
     pub grad: bool,
@@ -296,7 +317,7 @@ impl OpCase {
 }
 
 impl Arg {
-    pub const fn new(name: &'static str, fill: Fill, shape: fn(usize, usize) -> Vec<usize>) -> Arg {
+    pub const fn new(name: &'static str, fill: Fill, shape: Dims) -> Arg {
         Arg {
             name,
             shape,

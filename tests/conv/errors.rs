@@ -5,7 +5,7 @@ use crate::devices::devices;
 use candle_core::{DType, Device, Result, Tensor};
 use candle_fused::ops::conv2d::{Conv2d, ConvTranspose2d, Geometry, WeightGrad};
 use candle_fused::ops::{
-    conv1d, conv2d, conv_transpose1d, conv_transpose2d, Act, ConvAlgo, Window,
+    conv1d, conv2d, conv_transpose1d, conv_transpose2d, linear, matmul_act, Act, ConvAlgo, Window,
 };
 use candle_nn::ConvTranspose2dConfig;
 
@@ -205,6 +205,43 @@ fn ops_check_their_shapes() -> Result<()> {
                 assert!(result.is_err(), "{geometry:?} is accepted");
             }
         }
+    }
+    Ok(())
+}
+
+/// Views and paddings may have any size: what can't be addressed is refused before anything is allocated.
+#[test]
+fn sizes_that_overflow() -> Result<()> {
+    for device in devices() {
+        let one = zeros(&[1, 1, 1, 1], device)?;
+        let conv = |x: &Tensor, padding: [usize; 2]| {
+            let window = Window {
+                padding,
+                ..Window::default()
+            };
+            conv2d(x, &one, None, window, Act::Identity)
+        };
+        let says = &["conv2d", "shape [1, 1, 1, ", "memory"];
+        refused(conv(&one, [1, 0x5555_5555_5555_5555]), says);
+        let tall = one.broadcast_as((1, 1, 2, 1))?;
+        refused(conv(&tall, [(1 << 19) - 1, 1 << 43]), says);
+        let square = zeros(&[1, 1, 2, 2], device)?;
+        refused(conv(&square, [(1 << 31) - 1; 2]), says);
+        let config = ConvTranspose2dConfig {
+            output_padding: (1 << 32) - 1,
+            ..Default::default()
+        };
+        let transposed = conv_transpose2d(&one, &one, None, config, Act::Identity);
+        refused(transposed, &["conv_transpose2d", "memory"]);
+
+        let column = zeros(&[3, 1], device)?;
+        let wide = zeros(&[1, 1], device)?.broadcast_as((1, 0xAAAA_AAAA_AAAA_AAAB))?;
+        refused(
+            matmul_act(&column, &wide, None, Act::Relu),
+            &["matmul_act", "[3, 12297829382473034411]", "memory"],
+        );
+        let tall = zeros(&[1, 1], device)?.broadcast_as((0xAAAA_AAAA_AAAA_AAAB, 1))?;
+        refused(linear(&tall, &column, None), &["linear", "memory"]);
     }
     Ok(())
 }

@@ -101,6 +101,20 @@ fn unequal_sides() -> Result<()> {
     Ok(())
 }
 
+/// Places so far apart that the CPU copies what each of them sees; with blocks of less than an image, and groups.
+#[test]
+fn wide_gaps() -> Result<()> {
+    let convs = [
+        Conv::new([2, 3, 5, 5], [52, 3, 3, 3], window(1, 5, 5, 1)),
+        Conv::new([2, 4, 6, 4], [120, 2, 3, 2], window(1, 9, 7, 2)),
+        Conv::new([1, 40, 33, 33], [66, 40, 3, 3], window(1, 24, 24, 1)),
+    ];
+    for device in devices() {
+        check(if device.is_cpu() { &convs } else { &convs[..1] }, device)?;
+    }
+    Ok(())
+}
+
 #[test]
 fn long_rows() -> Result<()> {
     let convs = [
@@ -251,5 +265,43 @@ fn f64_trains() -> Result<()> {
     assert!([&x, &w, &bias].iter().all(|v| grads.get(v).is_some()));
     let mps = conv.run(&inputs, Act::Identity, ConvAlgo::Mps, &Device::Cpu);
     assert!(mps.unwrap_err().to_string().contains("Mps"));
+    Ok(())
+}
+
+/// Winograd's sums have other last bits than a product's, by which one can tell what has run.
+#[test]
+fn algorithms_are_those_that_are_asked_for() -> Result<()> {
+    let bits = |conv: &Conv, inputs: &[Tensor; 3], algo| -> Result<Vec<u32>> {
+        let y = conv.run(inputs, Act::Identity, algo, &Device::Cpu)?;
+        let y = y.flatten_all()?.to_vec1::<f32>()?;
+        Ok(y.into_iter().map(f32::to_bits).collect())
+    };
+    for (conv, auto) in [
+        (
+            Conv::new([1, 64, 56, 56], [64, 64, 3, 3], window(1, 1, 1, 1)),
+            ConvAlgo::Winograd,
+        ),
+        (
+            Conv::new([1, 64, 14, 14], [64, 64, 3, 3], window(2, 1, 1, 1)),
+            ConvAlgo::ImplicitGemm,
+        ),
+        (
+            Conv::new([1, 8, 14, 14], [8, 1, 3, 3], window(1, 1, 1, 8)),
+            ConvAlgo::Direct,
+        ),
+    ] {
+        let inputs = conv.inputs(DType::F32)?;
+        let [x, w, _] = &inputs;
+        let geometry = Geometry::new("test", x.layout(), w.layout(), conv.window)?;
+        assert_eq!(ConvAlgo::Auto.on_cpu(&geometry, false)?, auto, "{conv:?}");
+        assert_eq!(
+            bits(&conv, &inputs, ConvAlgo::Auto)?,
+            bits(&conv, &inputs, auto)?
+        );
+        let differ = bits(&conv, &inputs, ConvAlgo::Winograd)?
+            != bits(&conv, &inputs, ConvAlgo::ImplicitGemm)?;
+        let winograd = ConvAlgo::Winograd.on_cpu(&geometry, false)?;
+        assert_eq!(differ, winograd == ConvAlgo::Winograd, "{conv:?}");
+    }
     Ok(())
 }

@@ -155,31 +155,61 @@ fn gradients() -> Result<()> {
             };
             let window = Window::from(config);
             let conv = Conv::transposed([2, 3, 5, 4], [3, 4, 3, 3], window, [output_padding; 2]);
-            let (inputs, _) = example(&conv, DType::F32)?;
-            let [x, w, bias] = at(&inputs, device)?;
-            let var = |t: Tensor| -> Result<Tensor> { Ok(Var::from_tensor(&t)?.into_inner()) };
-            let (x, w, bias) = (var(x)?, var(w)?, var(bias)?);
-            let g = signal(&conv.x, 5, DType::F32)?;
-            let z = conv_transpose2d(&x, &w, Some(&bias), config, Act::Identity)?;
-            let grads = (z * g.to_device(device)?)?.backward()?;
-            let got = |t: &Tensor| grads.get(t).expect("a gradient").clone();
-            let (gs, xs, ws) = (values(&g)?, values(&x)?, values(&w)?);
-            let flipped = Conv {
-                // The bias belongs to what was x.
-                y: conv.x,
-                ..conv
-            };
-            let dbias = reference::grad_bias(&flipped, &gs);
-            for (name, sums, t, dims) in [
-                ("x", reference::forward(&conv, &gs, &ws), &x, &conv.y[..]),
-                ("w", reference::grad_w(&conv, &gs, &xs), &w, &conv.w),
-                ("bias", dbias, &bias, &conv.x[1..2]),
-            ] {
-                let want = Expected::new(sums, dims);
-                let want = want.by(&conv, Default::default());
-                want.check(&got(t), format!("gradient to {name}, {config:?}"))?;
-            }
+            check_gradients(&conv, device, |[x, w, bias]| {
+                conv_transpose2d(x, w, Some(bias), config, Act::Identity)
+            })?;
         }
+    }
+    Ok(())
+}
+
+#[test]
+fn gradients_of_groups() -> Result<()> {
+    for device in devices() {
+        for (groups, stride, padding) in [(2, 1, 0), (2, 3, 2), (6, 2, 1)] {
+            let config = ConvTranspose1dConfig {
+                padding,
+                stride,
+                groups,
+                ..Default::default()
+            };
+            let conv = Conv::transposed([2, 6, 1, 7], [6, 2, 1, 5], config.into(), [0; 2]);
+            check_gradients(&conv, device, |[x, w, bias]| {
+                let (x, w) = (x.squeeze(2)?, w.squeeze(2)?);
+                conv_transpose1d(&x, &w, Some(bias), config, Act::Identity)?.unsqueeze(2)
+            })?;
+        }
+    }
+    Ok(())
+}
+
+fn check_gradients(
+    conv: &Conv,
+    device: &Device,
+    call: impl Fn(&[Tensor; 3]) -> Result<Tensor>,
+) -> Result<()> {
+    let (inputs, _) = example(conv, DType::F32)?;
+    let [x, w, bias] = at(&inputs, device)?;
+    let var = |t: Tensor| -> Result<Tensor> { Ok(Var::from_tensor(&t)?.into_inner()) };
+    let args = [var(x)?, var(w)?, var(bias)?];
+    let g = signal(&conv.x, 5, DType::F32)?;
+    let grads = (call(&args)? * g.to_device(device)?)?.backward()?;
+    let [x, w, bias] = &args;
+    let got = |t: &Tensor| grads.get(t).expect("a gradient").clone();
+    let (gs, xs, ws) = (values(&g)?, values(x)?, values(w)?);
+    let flipped = Conv {
+        // The bias belongs to what was x.
+        y: conv.x,
+        ..*conv
+    };
+    let dbias = reference::grad_bias(&flipped, &gs);
+    for (name, sums, t, dims) in [
+        ("x", reference::forward(conv, &gs, &ws), x, &conv.y[..]),
+        ("w", reference::grad_w(conv, &gs, &xs), w, &conv.w),
+        ("bias", dbias, bias, &conv.x[1..2]),
+    ] {
+        let want = Expected::new(sums, dims).by(conv, Default::default());
+        want.check(&got(t), format!("gradient to {name}, {conv:?}"))?;
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use super::layout::Layout;
 use super::tolerance::{tolerance, Tolerance};
 use super::Point;
 use crate::cases::{Call, Class, Fill};
-use candle_core::{backprop::GradStore, DType, Result, Tensor, Var};
+use candle_core::{backprop::GradStore, DType, Device, Result, Tensor, Var};
 
 /// Backpropagates Σ output·g, where g is made of numbers that `dtype` holds exactly.
 pub fn backward(outputs: Vec<Tensor>, dtype: DType) -> Result<GradStore> {
@@ -136,7 +136,19 @@ fn base_gradients(
         bases.push(base);
     }
     let grads = backward((point.case.fused)(&prepare(&views)?)?, point.dtype)?;
-    Ok(bases.iter().map(|b| grads.get(b).cloned()).collect())
+    let gradient = |base: &Tensor| grads.get(base).map(added_to_zero).transpose();
+    bases.iter().map(gradient).collect()
+}
+
+/// What Candle makes of a gradient that has come through a copy: a −0 becomes positive, and on some devices a subnormal of
+/// bf16 becomes 0.
+fn added_to_zero(grad: &Tensor) -> Result<Tensor> {
+    let here = grad.to_device(&Device::Cpu)?;
+    if grad.device().is_cpu() || grad.dtype() != DType::BF16 {
+        return here + 0.0;
+    }
+    let subnormal = here.abs()?.lt(f64::from(f32::MIN_POSITIVE))?;
+    subnormal.where_cond(&here.zeros_like()?, &here)
 }
 
 /// A gradient must be the same bits when no other argument needs one, and no frozen argument gets one.

@@ -254,6 +254,19 @@ fn a_kept_weight_is_recognised() -> Result<()> {
         assert_eq!(bits(&got)?, bits(&want)?, "{outputs}");
     }
 
+    // One element more or less is another weight, wherever it is.
+    let w = random((8, 8, 3, 3))?;
+    for at in [0, 4, 8, 300, 575] {
+        let one = Tensor::arange(0u32, 576, &device)?
+            .eq(at)?
+            .to_dtype(DType::F32)?;
+        let other = (&w + one.reshape((8, 8, 3, 3))?)?;
+        for w in [&w, &other, &w] {
+            let got = x.apply_op2_no_bwd(w, &op)?;
+            assert_eq!(bits(&got)?, bits(&x.apply_op2_no_bwd(w, &plain)?)?, "{at}");
+        }
+    }
+
     let var = Var::from_tensor(&random((8, 8, 3, 3))?)?;
     let config = Conv2dConfig::default();
     let layer = nn::Conv2d::new(var.as_detached_tensor(), None, config);

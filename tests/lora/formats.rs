@@ -8,18 +8,8 @@ use candle_fused::nn::lora::{LoraBuilder, LoraModel};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
 
-/// In the repository, from wherever the tests are built.
 pub fn fixture(name: &str) -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let places = [
-        here.join("tests/fixtures/lora"),
-        here.join("../../tests/fixtures/lora"),
-    ];
-    let place = places
-        .iter()
-        .find(|place| place.is_dir())
-        .expect("tests/fixtures/lora");
-    place.join(name)
+    crate::fixtures::fixture("lora").join(name)
 }
 
 pub struct Attention {

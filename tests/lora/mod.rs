@@ -15,19 +15,19 @@ use candle_nn::{Conv2d, Conv2dConfig, Embedding, Linear, VarBuilder, VarMap};
 use std::path::{Path, PathBuf};
 
 /// Values that differ everywhere and are the same on every run.
-fn waves(shape: &[usize], phase: f32, dtype: DType, device: &Device) -> Result<Tensor> {
+pub fn waves(shape: &[usize], phase: f32, dtype: DType, device: &Device) -> Result<Tensor> {
     let n = shape.iter().product::<usize>();
     let wave = |i| (i as f32 * 0.7 + phase).sin() * 0.5 + (i as f32 * 0.31).cos() * 0.2;
     Tensor::from_vec((0..n).map(wave).collect::<Vec<f32>>(), shape, device)?.to_dtype(dtype)
 }
 
-fn values(t: &Tensor) -> Result<Vec<f64>> {
+pub fn values(t: &Tensor) -> Result<Vec<f64>> {
     let t = t.to_device(&Device::Cpu)?.to_dtype(DType::F64)?;
     t.flatten_all()?.to_vec1::<f64>()
 }
 
 /// Within `bound`, relative where values are above 1.
-fn assert_close(ours: &Tensor, theirs: &Tensor, bound: f64, what: &str) -> Result<()> {
+pub fn assert_close(ours: &Tensor, theirs: &Tensor, bound: f64, what: &str) -> Result<()> {
     assert_eq!(ours.dims(), theirs.dims(), "{what}");
     assert_eq!(ours.dtype(), theirs.dtype(), "{what}");
     for (i, (a, b)) in values(ours)?.into_iter().zip(values(theirs)?).enumerate() {
@@ -37,7 +37,7 @@ fn assert_close(ours: &Tensor, theirs: &Tensor, bound: f64, what: &str) -> Resul
     Ok(())
 }
 
-fn assert_same(ours: &Tensor, theirs: &Tensor, what: &str) -> Result<()> {
+pub fn assert_same(ours: &Tensor, theirs: &Tensor, what: &str) -> Result<()> {
     assert_close(ours, theirs, 0.0, what)
 }
 
@@ -56,7 +56,7 @@ fn assert_differ(ours: &Tensor, theirs: &Tensor, what: &str) -> Result<()> {
 }
 
 /// An error, without a panic, that contains all of `says`.
-fn assert_refused<T>(result: Result<T>, says: &[&str]) {
+pub fn assert_refused<T>(result: Result<T>, says: &[&str]) {
     let text = match result {
         Ok(_) => panic!("accepted; an error with {says:?} expected"),
         Err(error) => error.to_string(),
@@ -67,16 +67,16 @@ fn assert_refused<T>(result: Result<T>, says: &[&str]) {
 }
 
 /// A directory that goes away with it.
-struct TempDir(PathBuf);
+pub struct TempDir(PathBuf);
 
 impl TempDir {
-    fn new(name: &str) -> Self {
+    pub fn new(name: &str) -> Self {
         let id = std::process::id();
         let path = std::env::temp_dir().join(format!("candle-fused-test-{name}-{id}"));
         std::fs::create_dir_all(&path).expect("a temporary directory");
         TempDir(path)
     }
-    fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.0
     }
 }

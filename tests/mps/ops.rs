@@ -202,7 +202,7 @@ fn nothing_and_one() -> Result<()> {
 }
 
 #[test]
-fn small_products_are_left_to_candle() -> Result<()> {
+fn small_products_are_candles() -> Result<()> {
     let of = |dims: &[usize], device| signal(dims, 1, DType::F32, device);
     for device in metal().chain([&Device::Cpu]) {
         let (x, y) = (of(&[2, 4, 6], device)?, of(&[2, 6, 3], device)?);

@@ -2,8 +2,13 @@
 
 use candle_core::{DType, Device, Result, Tensor};
 use candle_fused::ops::lora::{self, lora_gather, lora_with, Adapter, Base, Dropout};
+use candle_fused::ops::mixed_matmul::MixedMatmulT;
+use candle_fused::ops::quantize::{fake_quantize, quantize, Grid, Packing, Per, Quantized, Scheme};
+use candle_fused::ops::{bitlinear, mixed_matmul};
 use candle_fused::ops::{conv2d_with, linear, matmul_act, Act, ConvAlgo, Window};
 use std::sync::Mutex;
+
+const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
 /// The device counts for the whole process.
 static RECORDING: Mutex<()> = Mutex::new(());
@@ -12,6 +17,13 @@ struct Work {
     kernels: Vec<String>,
     read: u64,
     written: u64,
+}
+
+impl Work {
+    /// Dispatches of an op's own kernels.
+    fn count(&self, op: &str) -> usize {
+        self.kernels.iter().filter(|k| k.starts_with(op)).count()
+    }
 }
 
 fn work(device: &Device, call: impl FnOnce() -> Result<Tensor>) -> Result<Work> {
@@ -162,6 +174,92 @@ fn linear_with_a_bias_is_one_matmul_act() -> Result<()> {
     Ok(())
 }
 
+/// Codes, scales and x; x is read once more for each threadgroup, of which there are few.
+#[test]
+fn bitlinear_of_one_row_reads_each_code_once() -> Result<()> {
+    let device = Device::new_metal(0)?;
+    let (cols, outputs) = (2048, 1024);
+    let weight = tensor(&[outputs, cols], DType::F32, &device)?;
+    for scheme in [Scheme::ternary(Per::Row), Scheme::sign(Per::Tensor)] {
+        let w = quantize(&weight, scheme)?;
+        for dtype in DTYPES {
+            let x = tensor(&[1, cols], dtype, &device)?;
+            let work = work(&device, || bitlinear(&x, &w, None))?;
+            assert!(work.kernels.len() <= 2, "{:?}", work.kernels);
+            within_5_percent(&work, &x, &w);
+            assert_eq!(work.count("bitlinear"), 1, "{:?}", work.kernels);
+        }
+    }
+    Ok(())
+}
+
+/// One that rounds x, unless the product does, and one that multiplies.
+#[test]
+fn bitlinear_takes_two_dispatches_at_most() -> Result<()> {
+    let device = Device::new_metal(0)?;
+    for (rows, outputs, cols, most) in [
+        (1, 64, 96, 1),
+        (8, 16, 40, 1),
+        (1, 300, 40, 2),
+        (70, 40, 33, 2),
+    ] {
+        let weight = tensor(&[outputs, cols], DType::F32, &device)?;
+        let w = quantize(&weight, Scheme::ternary(Per::Row))?;
+        let bias = tensor(&[outputs], DType::F32, &device)?;
+        let x = tensor(&[rows, cols], DType::F32, &device)?;
+        let work = work(&device, || bitlinear(&x, &w, Some(&bias)))?;
+        assert!(work.kernels.len() <= most, "{:?}", work.kernels);
+        assert_eq!(work.count("bitlinear"), 1, "{:?}", work.kernels);
+    }
+    Ok(())
+}
+
+#[test]
+fn mixed_matmul_of_one_row_reads_each_code_once() -> Result<()> {
+    let device = Device::new_metal(0)?;
+    let (cols, outputs) = (2048, 1024);
+    let weight = tensor(&[outputs, cols], DType::F32, &device)?;
+    for scheme in [
+        Scheme::mlx(4, 64),
+        Scheme::new(Grid::ZeroPoint { bits: 4 }, Per::Row),
+        Scheme::int8(Per::Group(512)),
+    ] {
+        let w = quantize(&weight, scheme)?;
+        for dtype in DTYPES {
+            let x = tensor(&[1, cols], dtype, &device)?;
+            let work = work(&device, || mixed_matmul(&x, &w, None))?;
+            assert_eq!(work.kernels.len(), 1, "{:?}", work.kernels);
+            within_5_percent(&work, &x, &w);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn mixed_matmul_and_its_gradient_take_one_dispatch() -> Result<()> {
+    let device = Device::new_metal(0)?;
+    let w = quantize(&tensor(&[40, 64], DType::F32, &device)?, Scheme::mlx(4, 32))?;
+    for rows in [1, 8, 9, 70] {
+        // Columns one behind the other, which no kernel needs a copy of.
+        let x = tensor(&[64, rows], DType::F16, &device)?.t()?;
+        let bias = tensor(&[40], DType::F16, &device)?;
+        let there = work(&device, || mixed_matmul(&x, &w, Some(&bias)))?;
+        assert_eq!(there.kernels.len(), 1, "{:?}", there.kernels);
+        assert_eq!(there.written, 2 * 40 * rows as u64);
+        let g = tensor(&[40, rows], DType::F16, &device)?.t()?;
+        let back = work(&device, || g.apply_op1_no_bwd(&MixedMatmulT(w.clone())))?;
+        assert_eq!(back.kernels, ["mixed_matmul_bwd_x_tile_4_f16"]);
+    }
+    Ok(())
+}
+
+fn within_5_percent(work: &Work, x: &Tensor, w: &Quantized) {
+    let needed = w.bytes() + x.elem_count() * x.dtype().size_in_bytes();
+    let ratio = work.read as f64 / needed as f64;
+    println!("{:?}: {ratio:.3} of what is needed", work.kernels);
+    assert!(ratio <= 1.05, "{:?}: {ratio:.3}", work.kernels);
+}
+
 /// Groups, channels of each on both sides, the side of the kernel, and the kernels that `Auto` and the others run.
 type Shape = ([usize; 3], usize, [&'static str; 5]);
 
@@ -213,6 +311,69 @@ fn conv2d_is_one_dispatch_of_the_algorithm() -> Result<()> {
                 let work = work(&device, call)?;
                 assert_eq!(work.kernels, [format!("conv2d_fwd_{kernel}_{name}")]);
                 assert_eq!(work.written, written as u64, "{algo:?}");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// x is read once, and nothing but codes and scales (and offsets) is written.
+#[test]
+fn quantize_of_rows_and_groups_is_one_dispatch() -> Result<()> {
+    let device = Device::new_metal(0)?;
+    for (dtype, name) in [(DType::F32, "f32"), (DType::BF16, "bf16")] {
+        for (rows, cols) in [(3, 5), (7, 64), (2, 255), (2, 2560)] {
+            let x = tensor(&[rows, cols], dtype, &device)?;
+            for (grid, kernel) in [
+                (Grid::Ternary, "ternary"),
+                (Grid::Sign { centred: true }, "sign"),
+                (Grid::Int8, "int8"),
+                (Grid::ZeroPoint { bits: 4 }, "zero_point"),
+                (Grid::Affine { bits: 8 }, "affine"),
+            ] {
+                for per in [Per::Row, Per::Group(32)] {
+                    if per != Per::Row && cols % 32 > 0 {
+                        continue;
+                    }
+                    let scheme = Scheme::new(grid, per);
+                    let call = || quantize(&x, scheme).map(|q| q.codes().clone());
+                    let work = work(&device, call)?;
+                    assert_eq!(work.kernels, [format!("quantize_fwd_{kernel}_{name}")]);
+                    let units = scheme.scales_shape(x.shape()).elem_count();
+                    let units = units * if scheme.has_offsets() { 8 } else { 4 };
+                    let codes = scheme.codes_shape(x.shape()).elem_count();
+                    assert_eq!(work.written, (codes + units) as u64, "{scheme:?}");
+                    let read = x.elem_count() * dtype.size_in_bytes();
+                    assert_eq!(work.read, read as u64, "{scheme:?}");
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn quantize_takes_three_dispatches_at_most() -> Result<()> {
+    let device = Device::new_metal(0)?;
+    for dims in [[3, 15], [300, 9], [1, 40_003]] {
+        let x = tensor(&dims, DType::F32, &device)?;
+        for per in [Per::Tensor, Per::Column, Per::Row, Per::Group(3)] {
+            if per == Per::Group(3) && dims[1] % 3 > 0 {
+                continue;
+            }
+            for scheme in [
+                Scheme::ternary(per),
+                Scheme::ternary(per).with_packing(Packing::Base3),
+                Scheme::uint8(per),
+            ] {
+                let q = quantize(&x, scheme)?;
+                let codes = || quantize(&x, scheme).map(|q| q.codes().clone());
+                let codes = work(&device, codes)?.kernels;
+                assert!(codes.len() <= 3, "{scheme:?}: {codes:?}");
+                let values = work(&device, || fake_quantize(&x, scheme))?.kernels;
+                assert!(values.len() <= codes.len(), "{scheme:?}: {values:?}");
+                let back = work(&device, || q.dequantize(DType::F16))?.kernels;
+                assert_eq!(back.len(), 1, "{scheme:?}: {back:?}");
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Products `out = act(scale · x·Wᵀ [+ u·Bᵀ] [+ addend])`, which write each output once and compute in f32.
 //!
-//! Few rows take a GEMV that reads W once, by its rows or by its columns. Many rows are a matter for the `gemm` crate, in tiles that accumulate all terms
-//! before they are written; 16-bit types are widened on the way.
+//! Few rows take a GEMV that reads W once, by its rows or by its columns. Many rows are a matter for the `gemm` crate, in
+//! tiles that accumulate all terms before they are written; 16-bit types are widened on the way.
 
 mod axpy;
 mod batch;
@@ -12,10 +12,13 @@ mod tiles;
 
 pub use batch::batch;
 pub use matrix::{Matrix, Stored};
+pub use narrow::Narrow;
+pub use tiles::{product, tile_len};
 
 use super::alloc;
 use super::element::Element;
 use super::parallel::Shared;
+use super::simd::MAX_LANES;
 use crate::ops::activation::Act;
 use axpy::Axpy;
 use gemv::Gemv;
@@ -71,7 +74,7 @@ impl<'a, T: Element> Product<'a, T> {
         if rows <= most_rows(&self.w) && self.w.has_dense_rows() {
             return self.gemv(out, outputs, 1);
         }
-        if rows <= most_rows(&self.w) && self.w.is_by_column() {
+        if rows <= most_rows(&self.w) && self.w.is_by_column() && outputs >= MAX_LANES {
             return self.axpy(out);
         }
         if outputs <= most_rows(&self.x) && self.x.has_dense_rows() && self.low.is_none() {

@@ -12,7 +12,7 @@ use std::ops::Range;
 ///
 /// # Safety
 /// `out` has room for x.rows rows, `row` elements apart.
-unsafe fn product(
+pub unsafe fn product(
     out: *mut f32,
     row: usize,
     add: bool,
@@ -46,7 +46,7 @@ unsafe fn product(
 const MAX_TILE: usize = 256;
 
 /// Of the longer side, so many rows make a tile. Every thread should get two.
-fn tile_len(long: usize, cost: usize) -> usize {
+pub fn tile_len(long: usize, cost: usize) -> usize {
     if !parallel::is_shared(long, cost) {
         return MAX_TILE;
     }

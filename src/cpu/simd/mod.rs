@@ -86,6 +86,17 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// `p` is valid for writes of `LANES` values.
     unsafe fn store_bf16(self, p: *mut u16, x: Self::F);
 
+    /// Widens bytes.
+    ///
+    /// # Safety
+    /// `p` is valid for reads of `LANES` values.
+    unsafe fn load_u8(self, p: *const u8) -> Self::I;
+    /// The lowest byte of each lane.
+    ///
+    /// # Safety
+    /// `p` is valid for writes of `LANES` values.
+    unsafe fn store_u8(self, p: *mut u8, x: Self::I);
+
     /// The first `n` < `LANES` values; the other lanes are 0.
     ///
     /// # Safety
@@ -264,6 +275,19 @@ pub fn dispatch<K: Kernel>(kernel: K) -> K::Output {
     let isa = *BEST.get_or_init(|| Isa::available()[0]);
     // SAFETY: `isa` was detected on this machine.
     unsafe { isa.run(kernel) }
+}
+
+/// Brings what is at `p`, if anything is, into the first cache.
+#[inline(always)]
+pub fn prefetch<T>(p: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
+        // SAFETY: a hint reads nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = p;
 }
 
 #[cfg(test)]

@@ -96,4 +96,16 @@ impl Simd for Neon {
         let picked = vbslq_u32(vceqq_f32(x, x), rounded, quiet);
         vst1_u16(p, vshrn_n_u32::<16>(picked))
     }
+    #[inline(always)]
+    unsafe fn load_u8(self, p: *const u8) -> int32x4_t {
+        let bytes = vcreate_u8(p.cast::<u32>().read_unaligned().into());
+        vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(vmovl_u8(bytes))))
+    }
+    #[inline(always)]
+    unsafe fn store_u8(self, p: *mut u8, x: int32x4_t) {
+        let words = vmovn_u32(vreinterpretq_u32_s32(x));
+        let bytes = vmovn_u16(vcombine_u16(words, words));
+        p.cast::<u32>()
+            .write_unaligned(vget_lane_u32::<0>(vreinterpret_u32_u8(bytes)))
+    }
 }

@@ -92,4 +92,12 @@ impl Simd for Portable {
         let bits = x.map(|x| bf16::from_f32(x).to_bits());
         p.cast::<[u16; N]>().write_unaligned(bits)
     }
+    #[inline(always)]
+    unsafe fn load_u8(self, p: *const u8) -> [i32; N] {
+        p.cast::<[u8; N]>().read_unaligned().map(i32::from)
+    }
+    #[inline(always)]
+    unsafe fn store_u8(self, p: *mut u8, x: [i32; N]) {
+        p.cast::<[u8; N]>().write_unaligned(x.map(|x| x as u8))
+    }
 }

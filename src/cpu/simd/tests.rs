@@ -45,6 +45,15 @@ impl Kernel for Lanes<'_> {
                         "widen bf16 {bits:#x}"
                     );
                 }
+                let bytes: [u8; MAX_LANES] = std::array::from_fn(|i| (x[0].to_bits() >> i) as u8);
+                let wide = s.load_u8(bytes.as_ptr());
+                let floats = s.to_array(s.to_float(wide));
+                let mut low = [0u8; MAX_LANES];
+                s.store_u8(low.as_mut_ptr(), s.isub(wide, s.isplat(0x1234_5600)));
+                for i in 0..S::LANES {
+                    assert_eq!(floats[i], f32::from(bytes[i]));
+                    assert_eq!(low[i], bytes[i]);
+                }
                 let half = s.splat(0.5);
                 let (max, min) = (s.to_array(s.max(half, v)), s.to_array(s.min(half, v)));
                 let (neg, abs) = (s.to_array(s.neg(v)), s.to_array(s.abs(v)));

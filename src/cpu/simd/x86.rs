@@ -164,6 +164,20 @@ impl Simd for Avx2 {
         );
         _mm_storeu_si128(p.cast(), _mm_packus_epi32(lo, hi))
     }
+    #[inline(always)]
+    unsafe fn load_u8(self, p: *const u8) -> __m256i {
+        _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()))
+    }
+    #[inline(always)]
+    unsafe fn store_u8(self, p: *mut u8, x: __m256i) {
+        let bytes = _mm256_and_si256(x, _mm256_set1_epi32(0xff));
+        let (lo, hi) = (
+            _mm256_castsi256_si128(bytes),
+            _mm256_extracti128_si256::<1>(bytes),
+        );
+        let words = _mm_packus_epi32(lo, hi);
+        _mm_storel_epi64(p.cast(), _mm_packus_epi16(words, words))
+    }
 }
 
 impl Simd for Avx512 {
@@ -256,5 +270,13 @@ impl Simd for Avx512 {
         let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x);
         let picked = _mm512_srli_epi32::<16>(_mm512_mask_blend_epi32(nan, rounded, quiet));
         _mm256_storeu_si256(p.cast(), _mm512_cvtepi32_epi16(picked))
+    }
+    #[inline(always)]
+    unsafe fn load_u8(self, p: *const u8) -> __m512i {
+        _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()))
+    }
+    #[inline(always)]
+    unsafe fn store_u8(self, p: *mut u8, x: __m512i) {
+        _mm_storeu_si128(p.cast(), _mm512_cvtepi32_epi8(x))
     }
 }

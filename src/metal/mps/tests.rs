@@ -1,14 +1,13 @@
 //! What needs a device, and more than users get to see; skipped where there is none.
 
-use super::ops::forward_in_parts;
+use super::ops::{forward_in_parts, matmul_where};
 use super::*;
-use crate::metal::in_place::StridedParams;
 use crate::metal::options::TEST_LOCK;
-use crate::metal::{cache_stats, clear_cache, grid, is_available, sources, Launch, Operand};
+use crate::metal::{cache_stats, clear_cache, is_available};
 use crate::ops::Act;
 use candle_core::backend::BackendStorage;
 use candle_core::{
-    CpuStorage, CustomOp1, CustomOp2, DType, Device, Layout, MetalStorage, Result, Shape, Tensor,
+    CpuStorage, CustomOp2, DType, Device, Layout, MetalStorage, Result, Shape, Tensor,
 };
 use std::sync::PoisonError;
 
@@ -62,6 +61,22 @@ fn a_kernel_is_made_once() -> Result<()> {
         assert_eq!(cache_stats().mps_kernels, 0);
         matmul(&x, &y)?;
         assert_eq!(made(), 8);
+        Ok(())
+    })
+}
+
+#[test]
+fn only_what_pays_goes_there() -> Result<()> {
+    alone(|device| {
+        clear_cache();
+        let (x, y) = (tensor(&[6, 8], device)?, tensor(&[8, 4], device)?);
+        let want = matmul_auto(&x, &y)?.to_vec2::<f32>()?;
+        assert_eq!(cache_stats().mps_kernels, 0);
+        let large = |product: Product, _| product.m * product.n * product.k >= 192;
+        assert_eq!(matmul_where(&x, &y, large)?.to_vec2::<f32>()?, want);
+        assert_eq!(cache_stats().mps_kernels, 1);
+        matmul_where(&x.narrow(0, 0, 5)?, &y, large)?;
+        assert_eq!(cache_stats().mps_kernels, 1);
         Ok(())
     })
 }
@@ -152,73 +167,4 @@ fn parts_make_the_whole() -> Result<()> {
 
 fn values(x: &Tensor) -> Result<Vec<f32>> {
     x.flatten_all()?.to_vec1()
-}
-
-/// `(x + x)·x` of square matrices, transposed, by kernels of ours on both sides of the shader, tile after tile in one
-/// visit: as a convolution does it.
-struct Tiled;
-
-/// Rows of x that are copied and multiplied at a time.
-const TILE: usize = 4;
-
-impl CustomOp1 for Tiled {
-    fn name(&self) -> &'static str {
-        "tiled"
-    }
-    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
-        unsupported()
-    }
-    fn metal_fwd(&self, x: &MetalStorage, l: &Layout) -> Result<(MetalStorage, Shape)> {
-        let (n, _) = l.shape().dims2()?;
-        let (device, dtype) = (x.device(), x.dtype());
-        let alloc = |count| crate::metal::alloc(device, count, dtype);
-        let (tile, product, out) = (alloc(TILE * n)?, alloc(TILE * n)?, alloc(n * n)?);
-        // What the steps refer to outlives the visit: params too.
-        let copied = StridedParams::new(&Layout::contiguous((TILE, n))).unwrap();
-        let turned = Layout::contiguous((n, TILE)).transpose(0, 1)?;
-        let turned = Layout::new(turned.shape().clone(), vec![1, n], 0);
-        let turned = StridedParams::new(&turned).unwrap();
-        let rows: Vec<Operand> = (0..n / TILE)
-            .map(|i| Operand::contiguous(x, &l.narrow(0, i * TILE, TILE)?))
-            .collect::<Result<_>>()?;
-        let product_operand = Operand::fresh(product.clone(), TILE * n, dtype);
-        let size = dtype.size_in_bytes();
-        visit(device, self.name(), |visit| {
-            for (i, rows) in rows.iter().enumerate() {
-                let elements = grid::elementwise(TILE * n, 1);
-                let copy = Launch::new(device, &sources::COPY, "copy_to_strided_u32")?;
-                visit.step(&copy.input(rows).output(&tile).params(&copied).on(elements))?;
-                visit.step(&Multiplication {
-                    alpha: 2.0,
-                    ..Multiplication::new(
-                        Matrix::new(&tile, dtype, TILE, n),
-                        Matrix::new(x.buffer(), dtype, n, n).at(l.start_offset()),
-                        Matrix::new(&product, dtype, TILE, n),
-                    )
-                })?;
-                let turn = Launch::new(device, &sources::COPY, "copy_to_strided_u32")?;
-                let turn = turn
-                    .input(&product_operand)
-                    .output_at(&out, i * TILE * size);
-                visit.step(&turn.params(&turned).on(elements))?;
-            }
-            Ok(())
-        })?;
-        Ok((
-            crate::metal::finish(out, device, n * n, dtype),
-            l.shape().clone(),
-        ))
-    }
-}
-
-#[test]
-fn kernels_of_ours_are_steps_too() -> Result<()> {
-    alone(|device| {
-        let x = tensor(&[12, 12], device)?;
-        let got = (&x + 0.0)?.apply_op1_no_bwd(&Tiled)?;
-        let x = x.to_device(&Device::Cpu)?;
-        let want = (&x + &x)?.matmul(&x)?.t()?;
-        assert_eq!(values(&got)?, values(&want)?);
-        Ok(())
-    })
 }

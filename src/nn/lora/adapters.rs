@@ -193,7 +193,7 @@ impl Adapters {
     pub fn weight(&self) -> Option<&Tensor> {
         match &self.0.site.weight {
             Weight::Plain(w) => Some(w),
-            Weight::Quantized(_) => None,
+            Weight::Quantized(_) | Weight::Packed(_) => None,
         }
     }
 

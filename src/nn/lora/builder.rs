@@ -8,6 +8,7 @@ use super::{
     DEFAULT_ADAPTER,
 };
 use crate::check;
+use crate::nn::quantized::PackedLinear;
 use candle_core::quantized::QTensor;
 use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::{Conv2dConfig, Init, Linear, VarBuilder, VarMap};
@@ -226,6 +227,14 @@ impl<'a> LoraBuilder<'a> {
         bias: Option<Tensor>,
     ) -> Result<LoraLinear> {
         let layer = LoraLinear::plain_quantized(weight, bias, self.prefix())?;
+        self.register(&layer)?;
+        Ok(layer)
+    }
+
+    /// A linear layer with a packed weight: a [`PackedBitLinear`](crate::nn::PackedBitLinear) or a
+    /// [`QuantLinear`](crate::nn::QuantLinear).
+    pub fn linear_packed(&self, base: impl Into<PackedLinear>) -> Result<LoraLinear> {
+        let layer = LoraLinear::plain_packed(base, self.prefix())?;
         self.register(&layer)?;
         Ok(layer)
     }

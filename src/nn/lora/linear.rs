@@ -4,7 +4,8 @@ use super::adapters::{Adapters, Run};
 use super::site::{Kind, Site, Weight};
 use super::{LoraConfig, DEFAULT_ADAPTER};
 use crate::nn::linear::Linear;
-use crate::ops::lora::quantized_linear;
+use crate::nn::quantized::PackedLinear;
+use crate::ops::lora::{lora_beside, quantized_linear};
 use crate::ops::{affine_act, frozen_linear, lora_with, Act, Adapter, Base};
 use candle_core::quantized::QTensor;
 use candle_core::{ModuleT, Result, Tensor};
@@ -79,6 +80,40 @@ impl LoraLinear {
         Self::from_site(Site::quantized(name.into(), weight)?, bias.as_ref())
     }
 
+    /// Beside a packed weight: a [`PackedBitLinear`](crate::nn::PackedBitLinear) or a [`QuantLinear`](crate::nn::QuantLinear).
+    /// It can't be merged. A norm of the base is its own: the adapter sees the input as it comes.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_fused::nn::lora::{LoraConfig, LoraLinear};
+    /// use candle_fused::nn::{Linear, QuantLinear, VarBuilder, VarMap};
+    /// use candle_fused::ops::quantize::Scheme;
+    ///
+    /// let linear = Linear::new(Tensor::randn(0f32, 1., (8, 64), &Device::Cpu)?, None);
+    /// let base = QuantLinear::quantize(linear, Scheme::mlx(4, 64))?;
+    /// let vars = VarMap::new();
+    /// let vb = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
+    /// let layer = LoraLinear::from_packed(base, &LoraConfig { rank: 2, ..Default::default() }, vb)?;
+    /// let x = Tensor::randn(0f32, 1., (2, 64), &Device::Cpu)?;
+    /// let grads = layer.forward(&x)?.sqr()?.sum_all()?.backward()?;
+    /// assert!(layer.adapter_vars().iter().all(|var| grads.get(var).is_some()));
+    /// # candle_core::Result::Ok(())
+    /// ```
+    pub fn from_packed(
+        base: impl Into<PackedLinear>,
+        config: &LoraConfig,
+        vb: VarBuilder,
+    ) -> Result<Self> {
+        Self::plain_packed(base, vb.prefix())?.with_default(config, vb)
+    }
+
+    /// The same without an adapter.
+    pub fn plain_packed(base: impl Into<PackedLinear>, name: impl Into<String>) -> Result<Self> {
+        let base = base.into();
+        let bias = base.bias().cloned();
+        Self::from_site(Site::packed(name.into(), base)?, bias.as_ref())
+    }
+
     fn from_site(site: Site, bias: Option<&Tensor>) -> Result<Self> {
         Ok(Self {
             bias: site.frozen_bias(bias)?,
@@ -115,10 +150,7 @@ impl ModuleT for LoraLinear {
             (Run::Merged(w), _) => return frozen_linear(x, &w, bias),
             (Run::Base, Weight::Plain(w)) => return frozen_linear(x, w, bias),
             (Run::Base, Weight::Quantized(w)) => return quantized_linear(x, w, bias),
-        };
-        let base = match weight {
-            Weight::Plain(w) => Base::Frozen(w),
-            Weight::Quantized(w) => Base::Quantized(w),
+            (Run::Base, Weight::Packed(base)) => return base.product(x, bias),
         };
         let (a, b) = adapter.factors(x.dtype())?;
         let low = Adapter {
@@ -127,9 +159,14 @@ impl ModuleT for LoraLinear {
             scale: adapter.config().scale() as f32,
             dropout: adapter.dropout(|| self.adapters.next_seed(), train),
         };
+        let with_bias = |bias| match weight {
+            Weight::Plain(w) => lora_with(x, Base::Frozen(w), bias, low),
+            Weight::Quantized(w) => lora_with(x, Base::Quantized(w), bias, low),
+            Weight::Packed(base) => lora_beside(x, base.product(x, bias)?, low),
+        };
         match self.adapters.magnitude_factor(&adapter)? {
-            None => lora_with(x, base, bias, low),
-            Some(factor) => magnified(&lora_with(x, base, None, low)?, &factor, bias),
+            None => with_bias(bias),
+            Some(factor) => magnified(&with_bias(None)?, &factor, bias),
         }
     }
 }
@@ -138,7 +175,7 @@ impl ModuleT for LoraLinear {
 pub(super) fn magnified(y: &Tensor, factor: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     let factor = factor.to_dtype(y.dtype())?;
     match bias {
-        Some(bias) => affine_act(y, &factor, bias, Act::Identity),
+        Some(bias) => affine_act(y, &factor, &bias.to_dtype(y.dtype())?, Act::Identity),
         None => y.broadcast_mul(&factor),
     }
 }

@@ -1,8 +1,9 @@
 //! Low-rank adapters on frozen layers, with the files of PEFT and of mlx-lm.
 //!
 //! - [`LoraLinear`], [`LoraEmbedding`] and [`LoraConv2d`] take a stock layer and a [`LoraConfig`], and have any number of
-//!   named [`Adapters`] that are trained, switched, merged and unmerged. A weight in one of Candle's GGUF types serves as
-//!   the base of a [`LoraLinear`] too.
+//!   named [`Adapters`] that are trained, switched, merged and unmerged. A weight in one of Candle's GGUF types, or
+//!   packed ([`PackedBitLinear`](super::PackedBitLinear), [`QuantLinear`](super::QuantLinear)), serves as the base of a
+//!   [`LoraLinear`] too.
 //! - [`LoraBuilder`] stands in for a model's `VarBuilder` and puts adapters on the modules that [`Targets`] name.
 //!   [`LoraModel`], which it ends with, has all of them together, and loads and saves them.
 //!

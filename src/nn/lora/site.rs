@@ -1,6 +1,7 @@
 //! What adapters stand beside: a frozen weight, and how it reads as a matrix.
 
 use super::{LoraAdapter, LoraConfig};
+use crate::nn::quantized::PackedLinear;
 use crate::ops::lora::quantized;
 use crate::ops::{frozen_linear, Act};
 use crate::{check, ops};
@@ -21,6 +22,7 @@ pub enum Kind {
 pub(super) enum Weight {
     Plain(Tensor),
     Quantized(Arc<QTensor>),
+    Packed(PackedLinear),
 }
 
 /// A layer's place in a model, and its frozen weight.
@@ -78,6 +80,16 @@ impl Site {
         }
     }
 
+    pub fn packed(name: String, base: PackedLinear) -> Result<Self> {
+        let dims = base.weight().shape().dims2()?;
+        Ok(Site {
+            name,
+            kind: Kind::Linear,
+            weight: Weight::Packed(base.detach()),
+            dims,
+        })
+    }
+
     pub fn error(&self, message: impl std::fmt::Display) -> candle_core::Error {
         error(self.kind, &self.name, message)
     }
@@ -86,6 +98,13 @@ impl Site {
         let (out, cols) = self.dims;
         if let Some(problem) = config.problem(out.min(cols)) {
             return Err(self.error(problem));
+        }
+        if let (Weight::Packed(base), true) = (&self.weight, config.use_dora) {
+            // ‖W‖ says nothing about a product whose input has been normed before.
+            if base.norm().is_some() {
+                let message = "use_dora given for a base with a norm, one without accepted";
+                return Err(self.error(message));
+            }
         }
         let Kind::Conv2d(groups) = self.kind else {
             return Ok(());
@@ -128,6 +147,7 @@ impl Site {
         match &self.weight {
             Weight::Plain(w) => w.device().clone(),
             Weight::Quantized(w) => w.device(),
+            Weight::Packed(base) => base.weight().device().clone(),
         }
     }
 
@@ -174,6 +194,10 @@ impl Site {
             Weight::Quantized(w) => {
                 let data = w.data()?;
                 Box::new(move |start, n| quantized::rows(w, &data, start, n))
+            }
+            Weight::Packed(base) => {
+                let w = base.weight();
+                Box::new(move |start, n| w.rows(start, n)?.dequantize(DType::F32))
             }
         };
         let parts = (0..out)

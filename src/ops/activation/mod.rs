@@ -193,6 +193,18 @@ impl InplaceOp1 for Activation {
     }
 }
 
+/// `g · act′(z)`: the gradient of what went into an activation. Without one, z isn't asked for.
+pub(crate) fn grad_before(
+    act: Act,
+    g: &Tensor,
+    z: impl FnOnce() -> Result<Tensor>,
+) -> Result<Tensor> {
+    match act {
+        Act::Identity => Ok(g.clone()),
+        act => apply::op2(&z()?, g, ActivationBwd(act)),
+    }
+}
+
 /// `(x, g) → g · act′(x)`
 #[derive(Clone, Copy, Debug)]
 pub struct ActivationBwd(pub Act);
@@ -245,7 +257,7 @@ mod tests {
 
     #[test]
     fn codes_are_those_of_the_kernels() {
-        let common = include_str!("../../../kernels/common.metal");
+        let common = include_str!("../../../kernels/parts/common.metal");
         let acts = [
             Act::Relu,
             Act::Relu2,

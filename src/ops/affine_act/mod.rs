@@ -7,7 +7,7 @@ mod cpu;
 #[cfg(feature = "metal")]
 mod metal;
 
-use super::activation::{self, Act, ActivationBwd};
+use super::activation::{self, grad_before, Act};
 use super::binary_act::mul_act;
 use super::reduce::sum_to;
 use crate::{apply, check};
@@ -92,13 +92,7 @@ impl CustomOp3 for AffineAct {
         _: &Tensor,
         g: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let dz = match self.0 {
-            Act::Identity => g.clone(),
-            act => {
-                let z = affine_act(x, scale, bias, Act::Identity)?;
-                apply::op2(&z, g, ActivationBwd(act))?
-            }
-        };
+        let dz = grad_before(self.0, g, || affine_act(x, scale, bias, Act::Identity))?;
         let dx = || mul_act(&dz, scale, Act::Identity);
         let dscale = || sum_to(&mul_act(&dz, x, Act::Identity)?, scale.shape());
         let dbias = || sum_to(&dz, bias.shape());

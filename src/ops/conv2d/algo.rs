@@ -29,7 +29,8 @@ pub enum ConvAlgo {
 const FEW: usize = 3;
 
 impl ConvAlgo {
-    /// What runs on the CPU where this is asked for. `prepared` says whether the weight has been, or will be for the next
+    /// What runs on the CPU where this is asked for (a convolution that is a plain product is [`linear_act`](crate::ops::linear_act) for `Auto`, on
+    /// every device). `prepared` says whether the weight has been, or will be for the next
     /// time too.
     pub fn on_cpu(self, g: &Geometry, prepared: bool) -> Result<ConvAlgo> {
         match self {

@@ -119,7 +119,7 @@ impl Geometry {
                 }
             };
         }
-        Ok(Geometry {
+        let geometry = Geometry {
             batch: x[0],
             groups,
             c_in: w[1],
@@ -130,7 +130,9 @@ impl Geometry {
             stride: moves(output, stride),
             padding,
             dilation,
-        })
+        };
+        geometry.check_sizes(op)?;
+        Ok(geometry)
     }
 
     /// The convolution that the transposed one of `y` with `w` belongs to. `output_padding` is what is added at the ends.
@@ -177,7 +179,7 @@ impl Geometry {
                 }
             };
         }
-        Ok(Geometry {
+        let geometry = Geometry {
             batch: y[0],
             groups,
             c_in: w[1],
@@ -188,7 +190,26 @@ impl Geometry {
             stride: moves([y[2], y[3]], stride),
             padding,
             dilation,
-        })
+        };
+        geometry.check_sizes(op)?;
+        Ok(geometry)
+    }
+
+    /// Whether what is convolved and what comes of it can be addressed.
+    fn check_sizes(&self, op: &str) -> Result<()> {
+        let Geometry {
+            batch,
+            groups,
+            c_in,
+            c_out,
+            input,
+            kernel,
+            output,
+            ..
+        } = *self;
+        check::size(op, &[batch, groups, c_in, input[0], input[1]])?;
+        check::size(op, &[groups, c_out, c_in, kernel[0], kernel[1]])?;
+        check::size(op, &[batch, groups, c_out, output[0], output[1]])
     }
 
     /// For a geometry that somebody has put together: whether there is such a convolution. Of a transposed one the input may
@@ -211,7 +232,7 @@ impl Geometry {
             .iter()
             .any(|n| n.contains(&0));
         if sides && g.groups > 0 && !none {
-            return Ok(());
+            return self.check_sizes(op);
         }
         Err(check::error(
             op,

@@ -18,7 +18,8 @@ pub use one_dim::{conv1d, conv_transpose1d};
 pub use transposed::{conv_transpose2d, reference as transposed_reference, ConvTranspose2d};
 pub use weight_grad::WeightGrad;
 
-use super::activation::{self, activation, Act, ActivationBwd};
+use super::activation::{self, activation, grad_before, Act};
+use super::linear::check_bias;
 use super::matmul_act::linear_act;
 use super::reduce::sum_last_dim;
 use crate::{apply, check};
@@ -86,7 +87,7 @@ impl Conv2d {
     }
 
     /// For a weight that stays the same: what is made of it on the CPU is kept by this op and its clones. Another one, or one
-    /// that has been overwritten, gains nothing by it.
+    /// that has been overwritten, takes its place.
     pub fn preparing(self) -> Self {
         Conv2d {
             prepared: Some(Arc::default()),
@@ -126,7 +127,7 @@ impl Conv2d {
             return linear_act(&x, &w, bias, self.act)?.reshape(geometry.y_shape());
         }
         // The backward of an activation needs what went into it.
-        if self.act != Act::Identity && tracks(x, w, bias) {
+        if self.act != Act::Identity && apply::tracks(x, w, bias) {
             let act = Act::Identity;
             let z = Conv2d {
                 act,
@@ -257,27 +258,13 @@ fn check_args(op: &str, x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Result
     Ok(())
 }
 
-fn check_bias(op: &str, channels: usize, bias: Option<&Layout>) -> Result<()> {
-    match bias {
-        Some(bias) if bias.dims() != [channels] => {
-            let shape = bias.shape();
-            let message = format!("bias has shape {shape:?}, [{channels}] accepted");
-            Err(check::error(op, message))
-        }
-        _ => Ok(()),
+fn check_shape(op: &str, name: &str, layout: &Layout, accepted: &Shape) -> Result<()> {
+    if layout.shape() != accepted {
+        let given = layout.shape();
+        let message = format!("{name} has shape {given:?}, {accepted:?} accepted");
+        return Err(check::error(op, message));
     }
-}
-
-fn tracks(x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> bool {
-    x.track_op() || w.track_op() || bias.is_some_and(Tensor::track_op)
-}
-
-/// The gradient of what goes into the activation.
-fn grad_before(act: Act, g: &Tensor, z: impl FnOnce() -> Result<Tensor>) -> Result<Tensor> {
-    match act {
-        Act::Identity => Ok(g.clone()),
-        act => apply::op2(&z()?, g, ActivationBwd(act)),
-    }
+    Ok(())
 }
 
 /// Σ over batch and image.
@@ -300,7 +287,7 @@ fn fallback(
         groups,
     } = window;
     // Stock fails to give some gradients.
-    if [p, s, d] != [padding, stride, dilation] || tracks(x, w, bias) {
+    if [p, s, d] != [padding, stride, dilation] || apply::tracks(x, w, bias) {
         return reference(x, w, bias, window, act);
     }
     let z = x.conv2d(w, padding, stride, dilation, groups)?;

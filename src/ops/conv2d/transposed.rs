@@ -1,7 +1,7 @@
 //! Transposed convolutions, which are the gradients of convolutions.
 
 use super::{
-    activation, channel_sums, check_args, check_bias, cpu, finish, grad_before, tracks, Act,
+    activation, channel_sums, check_args, check_bias, check_shape, cpu, finish, grad_before, Act,
     Geometry, WeightGrad, Window,
 };
 use super::{Conv2d, ConvAlgo};
@@ -75,7 +75,7 @@ impl ConvTranspose2d {
     }
 
     pub(super) fn apply(self, x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
-        if self.act != Act::Identity && tracks(x, w, bias) {
+        if self.act != Act::Identity && apply::tracks(x, w, bias) {
             let z = ConvTranspose2d::new(self.geometry, Act::Identity).apply(x, w, bias)?;
             return activation::activation(&z, self.act);
         }
@@ -89,16 +89,8 @@ impl ConvTranspose2d {
     pub(super) fn check(&self, x: &Layout, w: &Layout, bias: Option<&Layout>) -> Result<()> {
         let geometry = self.geometry;
         geometry.check(NAME)?;
-        for (name, layout, shape) in [
-            ("x", x, geometry.y_shape()),
-            ("weight", w, geometry.w_shape()),
-        ] {
-            if layout.shape() != &shape {
-                let given = layout.shape();
-                let message = format!("{name} has shape {given:?}, {shape:?} accepted");
-                return Err(check::error(NAME, message));
-            }
-        }
+        check_shape(NAME, "x", x, &geometry.y_shape())?;
+        check_shape(NAME, "weight", w, &geometry.w_shape())?;
         check_bias(NAME, geometry.groups * geometry.c_in, bias)
     }
 

@@ -1,7 +1,6 @@
 //! The gradient of a convolution's weight.
 
-use super::{cpu, Geometry};
-use crate::check;
+use super::{check_shape, cpu, Geometry};
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape};
@@ -15,14 +14,8 @@ pub struct WeightGrad(pub Geometry);
 impl WeightGrad {
     pub(super) fn check(&self, x: &Layout, g: &Layout) -> Result<()> {
         self.0.check(NAME)?;
-        for (name, layout, shape) in [("x", x, self.0.x_shape()), ("g", g, self.0.y_shape())] {
-            if layout.shape() != &shape {
-                let given = layout.shape();
-                let message = format!("{name} has shape {given:?}, {shape:?} accepted");
-                return Err(check::error(NAME, message));
-            }
-        }
-        Ok(())
+        check_shape(NAME, "x", x, &self.0.x_shape())?;
+        check_shape(NAME, "g", g, &self.0.y_shape())
     }
 }
 

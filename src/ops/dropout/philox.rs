@@ -75,6 +75,13 @@ impl Mask {
     }
 }
 
+/// A number in [0, 1), a multiple of 2⁻²⁴, of element i.
+#[inline(always)]
+pub fn uniform(seed: u64, i: usize) -> f32 {
+    let word = philox(seed, i as u64 / 4)[i % 4];
+    (word >> 8) as f32 * f32::powi(2.0, -24)
+}
+
 /// The elements whose factors are made at once.
 pub const BLOCK: usize = 64;
 

@@ -29,6 +29,23 @@ pub fn forward(
     })
 }
 
+/// The outputs where there is nothing to multiply: a bias, or 0.
+pub fn without_products(
+    op: &'static str,
+    (x, xl): Arg,
+    outputs: usize,
+    bias: Option<Arg>,
+) -> Result<CpuStorage> {
+    let rows: usize = xl.dims().iter().rev().skip(1).product();
+    with_float!(op, x, T => {
+        let row = match bias {
+            Some(bias) => vector::<T>(bias)?.into_owned(),
+            None => vec![T::ZERO; outputs],
+        };
+        Ok(T::wrap(row.repeat(rows)))
+    })
+}
+
 /// The elements of a bias.
 pub fn vector<'a, T: Element>((v, l): Arg<'a>) -> Result<std::borrow::Cow<'a, [T]>> {
     Ok(gather::contiguous(v.as_slice::<T>()?, l))

@@ -214,6 +214,7 @@ impl<'a> Product<'a> {
 
     /// For many rows. The base may be what `out` holds.
     pub fn tiles(&self, variant: &str, out: &Buffer) -> Result<()> {
+        debug_assert!(self.act == Act::Identity && self.low.is_none());
         let (x, w) = (self.x.layout, self.w.layout);
         let params = TileParams {
             x_row: x.row as u64,

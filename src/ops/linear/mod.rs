@@ -72,7 +72,10 @@ pub(crate) fn check_layouts(op: &str, x: &Layout, w: &Layout, bias: Option<&Layo
         ));
     };
     match *w.dims() {
-        [out, cols] if cols == last => check_bias(op, out, bias),
+        [out, cols] if cols == last => {
+            check::size(op, output_shape(x, out).dims())?;
+            check_bias(op, out, bias)
+        }
         _ => {
             let shape = w.shape();
             let message = format!(

@@ -16,14 +16,17 @@ pub use quantized::QuantizedLinear;
 pub(crate) use up::up_add;
 pub use up::LoraUp;
 
+use super::bitlinear::bitlinear;
 use super::dropout;
 use super::linear::{self, linear, matrix, scaled};
+use super::mixed_matmul::mixed_matmul;
+use super::quantize::Quantized;
 use crate::held::held;
 use crate::{apply, check};
 use candle_core::quantized::QTensor;
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
-use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor};
+use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor, D};
 use std::sync::Arc;
 
 const NAME: &str = "lora";
@@ -37,6 +40,10 @@ pub enum Base<'a> {
     Trained(&'a Tensor),
     /// A frozen weight in one of Candle's GGUF types.
     Quantized(&'a Arc<QTensor>),
+    /// A frozen weight of 1 to 8 bits by [`mixed_matmul()`].
+    Packed(&'a Quantized),
+    /// A frozen weight of 1 or 2 bits by [`bitlinear()`], which rounds x to 8 bits. The adapter sees x itself.
+    BitNet(&'a Quantized),
 }
 
 /// `scale · (dropout(x)·Aᵀ)·Bᵀ`
@@ -132,6 +139,15 @@ pub fn lora_with(
             let bias = bias.map(Tensor::detach);
             composed(x, quantized::linear(x, w, bias.as_ref())?, adapter)
         }
+        Base::Packed(w) => {
+            let bias = bias.map(Tensor::detach);
+            let base = mixed_matmul(x, &w.detach(), bias.as_ref())?;
+            composed(x, base, adapter)
+        }
+        Base::BitNet(w) => {
+            let bias = bias.map(Tensor::detach);
+            composed(x, bitlinear(x, &w.detach(), bias.as_ref())?, adapter)
+        }
     }
 }
 
@@ -143,6 +159,12 @@ pub(crate) fn quantized_linear(
 ) -> Result<Tensor> {
     quantized::check_args(x, w, bias)?;
     quantized::linear(x, w, bias)
+}
+
+/// `y + scale · (dropout(x)·Aᵀ)·Bᵀ` for the y `[.., out]` of some base.
+pub(crate) fn lora_beside(x: &Tensor, y: Tensor, adapter: Adapter) -> Result<Tensor> {
+    adapter.check(x, y.dim(D::Minus1)?)?;
+    composed(x, y, adapter)
 }
 
 /// Beside a base that has been computed.
@@ -167,6 +189,11 @@ fn check_base(x: &Tensor, base: Base, bias: Option<&Tensor>) -> Result<usize> {
             w.dim(0)
         }
         Base::Quantized(w) => quantized::check_args(x, w, bias),
+        Base::Packed(w) | Base::BitNet(w) => {
+            check::float(NAME, x)?;
+            super::packed::check_args(NAME, x, w, bias)?;
+            w.shape().dims2().map(|(out, _)| out)
+        }
     }
 }
 

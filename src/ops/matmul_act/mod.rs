@@ -9,7 +9,7 @@ mod cpu;
 pub(crate) mod metal;
 pub(crate) mod stacks;
 
-use super::activation::{self, activation, Act, ActivationBwd};
+use super::activation::{self, activation, grad_before, Act};
 use super::linear::{check_args as check_linear, check_bias, column_sums, matrix};
 use super::reduce::sum_to;
 use crate::{apply, check};
@@ -37,8 +37,7 @@ pub fn matmul_act(x: &Tensor, y: &Tensor, bias: Option<&Tensor>, act: Act) -> Re
     if !check::served(x) {
         return reference(x, y, bias, act);
     }
-    let tracked = x.track_op() || y.track_op() || bias.is_some_and(Tensor::track_op);
-    if tracked && act != Act::Identity {
+    if apply::tracks(x, y, bias) && act != Act::Identity {
         // Backward will ask for z, which is cheaper to keep than to compute again.
         return activation(&product(x, y, bias, Act::Identity)?, act);
     }
@@ -108,6 +107,7 @@ fn output_shape(x: &Layout, y: &Layout, bias: Option<&Layout>) -> Result<Shape> 
         });
     }
     dims.extend([*m, *n]);
+    check::size(NAME, &dims)?;
     Ok(dims.into())
 }
 
@@ -145,7 +145,7 @@ impl CustomOp2 for MatmulAct {
         _: &Tensor,
         g: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let dz = self.grad_z(x, y, None, g)?;
+        let dz = grad_before(self.0, g, || product(x, y, None, Act::Identity))?;
         Ok((grad_x(x, y, &dz)?, grad_y(x, y, &dz)?))
     }
 }
@@ -185,21 +185,9 @@ impl CustomOp3 for MatmulAct {
         _: &Tensor,
         g: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let dz = self.grad_z(x, y, Some(bias), g)?;
+        let dz = grad_before(self.0, g, || product(x, y, Some(bias), Act::Identity))?;
         let dbias = bias.track_op().then(|| column_sums(&dz)).transpose()?;
         Ok((grad_x(x, y, &dz)?, grad_y(x, y, &dz)?, dbias))
-    }
-}
-
-impl MatmulAct {
-    fn grad_z(&self, x: &Tensor, y: &Tensor, bias: Option<&Tensor>, g: &Tensor) -> Result<Tensor> {
-        match self.0 {
-            Act::Identity => Ok(g.clone()),
-            act => {
-                let z = product(x, y, bias, Act::Identity)?;
-                apply::op2(&z, g, ActivationBwd(act))
-            }
-        }
     }
 }
 

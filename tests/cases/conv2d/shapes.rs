@@ -1,18 +1,10 @@
 //! Convolutions at the shapes of models, without a bias unless it says so.
 
+use super::super::{dims, Dims, Kept};
 use super::{bias, config, convolution, weight, Arg, Fill, OpCase, OP};
-use candle_core::{Tensor, TensorId};
 use candle_fused::ops::conv2d::{reference, transposed_reference, Conv2d, ConvAlgo};
 use candle_fused::ops::{conv1d, conv_transpose2d, Act};
 use candle_nn::{Conv1dConfig, Conv2dConfig, ConvTranspose2dConfig};
-use std::sync::Mutex;
-
-type Dims = fn(usize, usize) -> Vec<usize>;
-
-/// The same for any rows and columns.
-macro_rules! dims {
-    ($($dim:expr),*) => { |_, _| vec![$($dim),*] };
-}
 
 const X_64C: Dims = dims![1, 64, 56, 56];
 const X_256C: Dims = dims![1, 256, 14, 14];
@@ -62,29 +54,17 @@ fn relu(label: &'static str, x: Dims, w: Dims, config: Conv2dConfig) -> OpCase {
 
 /// As a layer does in inference: what is made of the weight is kept.
 fn prepared(label: &'static str, x: Dims, w: Dims, config: Conv2dConfig) -> OpCase {
-    let kept = Mutex::new(None);
+    let kept = Kept::new();
+    let op = move || Ok(Conv2d::new(config, Act::Identity, ConvAlgo::Auto).preparing());
     OpCase::new(
         OP,
         "conv2d",
         &args(x, w).map(Arg::constant),
-        move |t| t[0].apply_op2_no_bwd(&t[1], &kept_for(&t[1], &kept, config)),
+        move |t| t[0].apply_op2_no_bwd(&t[1], &kept.of(&t[1], op)?),
         move |t| reference(&t[0], &t[1], None, config.into(), Act::Identity),
     )
     .stock(move |t| t[0].conv2d(&t[1], config.padding, config.stride, 1, config.groups))
     .at(label)
-}
-
-/// A prepared op serves one weight alone, and each row of a table has its own.
-fn kept_for(w: &Tensor, kept: &Mutex<Option<(TensorId, Conv2d)>>, config: Conv2dConfig) -> Conv2d {
-    let mut kept = kept.lock().expect("nothing panics with it");
-    match &*kept {
-        Some((id, op)) if *id == w.id() => op.clone(),
-        _ => {
-            let op = Conv2d::new(config, Act::Identity, ConvAlgo::Auto).preparing();
-            *kept = Some((w.id(), op.clone()));
-            op
-        }
-    }
 }
 
 fn sequence(label: &'static str, x: Dims, w: Dims) -> OpCase {

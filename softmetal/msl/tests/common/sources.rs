@@ -29,18 +29,41 @@ pub fn candle() -> Option<Vec<(String, String)>> {
     Some(sources)
 }
 
-/// Names and texts of our libraries, put together as the host layer does.
+/// Names and texts of our libraries, each behind its parts, as the crate lists them: `NAME = "file" + PART + ..`.
 pub fn own() -> Vec<(String, String)> {
-    let sources = read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernels"));
-    let part = |name: &str, code: &str| format!("#line 1 \"{name}.metal\"\n{code}\n");
-    let common = sources
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let read = |path: PathBuf| {
+        std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    };
+    let list = read(root.join("src/metal/sources.rs"));
+    let lines: Vec<(&str, &str, Vec<&str>)> = list.lines().filter_map(listed).collect();
+    let text = |file: &str| {
+        let code = read(root.join("kernels").join(file).with_extension("metal"));
+        format!("#line 1 \"{file}.metal\"\n{code}\n")
+    };
+    let part = |name: &&str| match lines.iter().find(|line| line.0 == *name) {
+        Some(line) => text(line.1),
+        None => panic!("no part {name}"),
+    };
+    lines
         .iter()
-        .find(|(name, _)| name == "common")
-        .map(|(name, code)| part(name, code));
-    let common = common.expect("kernels/common.metal is there");
-    let ops = sources.iter().filter(|(name, _)| name != "common");
-    ops.map(|(name, code)| (name.clone(), common.clone() + &part(name, code)))
+        .filter(|line| !line.1.starts_with("parts/"))
+        .map(|(_, file, parts)| {
+            let parts: String = ["COMMON"].iter().chain(parts).map(part).collect();
+            (file.to_string(), parts + &text(file))
+        })
         .collect()
+}
+
+/// A line's name, file and parts.
+fn listed(line: &str) -> Option<(&str, &str, Vec<&str>)> {
+    let (name, rest) = line.trim().strip_suffix(',')?.split_once(" = ")?;
+    let mut words = rest.split(" + ");
+    let file = words.next()?.strip_prefix('"')?.strip_suffix('"')?;
+    let is_name = name
+        .chars()
+        .all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_');
+    is_name.then(|| (name, file, words.collect()))
 }
 
 fn read(dir: &Path) -> Vec<(String, String)> {

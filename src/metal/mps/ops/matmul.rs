@@ -11,7 +11,7 @@ use crate::metal::{alloc, finish, Operand};
 use crate::{apply, check};
 use candle_core::backend::BackendStorage;
 use candle_core::{
-    CpuStorage, CustomOp2, Layout, MetalDevice, MetalStorage, Result, Shape, Tensor,
+    CpuStorage, CustomOp2, DType, Layout, MetalDevice, MetalStorage, Result, Shape, Tensor,
 };
 use candle_metal_kernels::metal::Buffer;
 use std::sync::Arc;
@@ -32,14 +32,19 @@ pub fn matmul(x: &Tensor, y: &Tensor) -> Result<Tensor> {
 
 /// [`matmul`] where that is likely to pay, by [`Product::pays`]; Candle's own product for all other tensors.
 pub fn matmul_auto(x: &Tensor, y: &Tensor) -> Result<Tensor> {
-    let pays = match output_shape(x.layout(), y.layout()) {
-        Ok((product, _)) => product.pays(x.dtype()) && is_supported(x.device()),
-        Err(_) => false,
-    };
-    if pays {
-        return matmul(x, y);
+    matmul_where(x, y, Product::pays)
+}
+
+/// [`matmul_auto`] by another rule.
+pub(crate) fn matmul_where(
+    x: &Tensor,
+    y: &Tensor,
+    pays: impl Fn(Product, DType) -> bool,
+) -> Result<Tensor> {
+    match output_shape(x.layout(), y.layout()) {
+        Ok((product, _)) if pays(product, x.dtype()) && is_supported(x.device()) => matmul(x, y),
+        _ => x.matmul(y),
     }
-    x.matmul(y)
 }
 
 /// [`matmul`] as a CustomOp.

@@ -5,6 +5,8 @@ mod matmul;
 mod softmax;
 
 pub use activation::{activation, MpsActivation};
+#[cfg(test)]
+pub(super) use matmul::matmul_where;
 pub use matmul::{matmul, matmul_auto, MpsMatmul};
 pub use softmax::{softmax, MpsSoftmax};
 

@@ -1,5 +1,6 @@
 //! Implicit GEMM: weights times what each place of the kernel sees. Of the image, each block of outputs has a copy of the
-//! part it sees, which stays in the cache.
+//! part it sees, which stays in the cache. Where places are so far apart that the part would be mostly gaps, each has a
+//! copy of its own.
 
 use super::blocks::Blocks;
 use super::epilogue::{Output, Rectangle};
@@ -61,6 +62,8 @@ const SEEING: usize = 8;
 /// How the work is cut.
 struct Plan {
     blocks: Blocks,
+    /// Copies of each channel, and where, seen from the first position, each begins.
+    copies: Vec<[usize; 2]>,
     /// Channels that are multiplied at a time.
     channels: usize,
     /// For each pass: where, seen from a position, each factor of so many channels is.
@@ -83,7 +86,7 @@ impl<T: Element> Gemm<'_, T> {
         let part = self.outputs.div_ceil(parts).next_multiple_of(ROWS);
         let parts = self.outputs.div_ceil(part);
         let outputs = |n: usize| n * part..self.outputs.min((n + 1) * part);
-        let (channels, plane) = (self.channels, lattice.plane());
+        let (channels, plane) = (self.channels, plan.copies.len() * lattice.plane());
         let places: usize = self.passes.iter().map(|p| p.places.len()).sum();
         // A multiplication and addition is an eighth of a cheap element.
         let cost = size[0] * lattice.cols * part * (channels * places + 8) / 8;
@@ -132,21 +135,35 @@ impl<T: Element> Gemm<'_, T> {
         let places = self.passes.iter().map(|p| p.places.len()).max();
         let most = (FACTORS / places.unwrap_or(0).max(1)).max(1);
         let channels = self.channels.div_ceil(self.channels.div_ceil(most).max(1));
-        let each = channels.max(1) * self.phases[0] * self.phases[1];
+        let copies = match self.is_sparse() {
+            true => self.passes[0].places.clone(),
+            false => vec![[0, 0]],
+        };
+        let is_sparse = copies.len() > 1;
+        let reach = if is_sparse { [0, 0] } else { self.reach };
+        let each = channels.max(1) * copies.len() * self.phases[0] * self.phases[1];
         let positions = self.batch * self.groups * self.grid[0] * self.grid[1];
         let most = positions / (SHARES * parallel::threads());
-        let most = most.clamp(POSITIONS / 8, POSITIONS);
-        let blocks = Blocks::new(self.grid, self.phases, self.reach, 64, |size| {
-            let [rows, cols] = [0, 1].map(|i| size[i] + self.reach[i]);
+        let least = if is_sparse {
+            POSITIONS / 16
+        } else {
+            POSITIONS / 8
+        };
+        let most = most.clamp(least, POSITIONS);
+        let blocks = Blocks::new(self.grid, self.phases, reach, 64, |size| {
+            let [rows, cols] = [0, 1].map(|i| size[i] + reach[i]);
             // Less than what rows see beside their own would be mostly that.
-            let low = size[0] <= self.reach[0];
+            let low = size[0] <= reach[0];
             (low || each * rows * cols <= SEEN) && size[0] * size[1] <= most
         });
-        let lattice = &blocks.lattice;
+        let (lattice, count) = (&blocks.lattice, copies.len());
         let of_channel = |pass: &Pass, channel: usize| {
-            let start = channel * lattice.plane();
-            let at = move |&[row, col]: &[usize; 2]| start + lattice.at(row, col);
-            pass.places.iter().map(at).collect::<Vec<_>>()
+            let start = channel * count * lattice.plane();
+            let at = move |(i, &[row, col]): (usize, &[usize; 2])| match is_sparse {
+                true => start + i * lattice.plane(),
+                false => start + lattice.at(row, col),
+            };
+            pass.places.iter().enumerate().map(at).collect::<Vec<_>>()
         };
         let of_pass = |pass: &Pass| (0..channels).flat_map(|c| of_channel(pass, c)).collect();
         Plan {
@@ -154,7 +171,18 @@ impl<T: Element> Gemm<'_, T> {
             offsets: self.passes.iter().map(of_pass).collect(),
             stride: blocks.size[0] * lattice.cols + overhang(self.outputs),
             blocks,
+            copies,
         }
+    }
+
+    /// Whether to multiply the columns between rows of positions, which one copy for all places has, would cost more
+    /// than to copy each place's part.
+    fn is_sparse(&self) -> bool {
+        let (cols, reach) = (self.grid[1], self.reach[1]);
+        self.passes.len() == 1
+            && self.phases == [1, 1]
+            && 2 * reach > cols
+            && reach * self.outputs > 12 * SEEING * cols
     }
 
     /// Copies what a block sees of some channels.
@@ -163,9 +191,27 @@ impl<T: Element> Gemm<'_, T> {
         let (image, group) = (job / self.groups, job % self.groups);
         let origin = [0, 1].map(|i| self.origin[i] + (first[i] * self.phases[i]) as isize);
         let of_group = group * self.channels;
-        let channels = of_group + channels.start..of_group + channels.end;
-        // SAFETY: there is room for them.
-        unsafe { plan.blocks.lattice.fill(self.x, image, channels, origin, x) }
+        let lattice = &plan.blocks.lattice;
+        let fill = |channels: Range<usize>, [row, col]: [usize; 2], to: *mut f32| {
+            let origin = [origin[0] + row as isize, origin[1] + col as isize];
+            let channels = of_group + channels.start..of_group + channels.end;
+            // SAFETY: there is room for them.
+            unsafe { lattice.fill(self.x, image, channels, origin, to) }
+        };
+        if let [copy] = plan.copies[..] {
+            return fill(channels, copy, x);
+        }
+        let start = channels.start;
+        for channel in channels {
+            for (i, &copy) in plan.copies.iter().enumerate() {
+                let plane = (channel - start) * plan.copies.len() + i;
+                fill(
+                    channel..channel + 1,
+                    copy,
+                    x.wrapping_add(plane * lattice.plane()),
+                );
+            }
+        }
     }
 
     /// Some outputs of a block, by this thread. `x` is what the block sees of some channels.

@@ -18,7 +18,7 @@ use epilogue::Output;
 use gemm::{Gemm, Pass};
 use lattice::Image;
 use std::borrow::Cow;
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, PoisonError};
 use winograd::{Kernels, Winograd};
 
 pub type Arg<'a> = (&'a CpuStorage, &'a Layout);
@@ -26,7 +26,23 @@ pub type Arg<'a> = (&'a CpuStorage, &'a Layout);
 /// What is made of a weight once and kept by who keeps the weight.
 #[derive(Debug, Default)]
 pub struct Prepared {
-    winograd: OnceLock<Kernels>,
+    winograd: Mutex<Option<Arc<Kernels>>>,
+}
+
+impl Prepared {
+    /// Those that are kept, or new ones, which are kept from now on.
+    fn kernels<T: Element>(&self, g: &Geometry, weights: &[T]) -> Arc<Kernels> {
+        let lock = || self.winograd.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = lock().clone();
+        match kept.filter(|kernels| kernels.are_of(g, weights)) {
+            Some(kernels) => kernels,
+            None => {
+                let kernels = Arc::new(Kernels::new(g, &widened(weights)));
+                *lock() = Some(kernels.clone());
+                kernels
+            }
+        }
+    }
 }
 
 pub fn forward(
@@ -88,16 +104,14 @@ fn by_winograd<T: Element>(
     prepared: Option<&Prepared>,
     out: Output<T>,
 ) {
-    let (make, own) = (|| Kernels::new(g, &widened(weights)), OnceLock::new());
-    let kept = prepared.map(|p| p.winograd.get_or_init(make));
-    let kernels = match kept.filter(|kernels| kernels.are_of(g, weights)) {
-        Some(kernels) => kernels,
-        None => own.get_or_init(make),
+    let kernels = match prepared {
+        Some(prepared) => prepared.kernels(g, weights),
+        None => Arc::new(Kernels::new(g, &widened(weights))),
     };
     let winograd = Winograd {
         geometry: *g,
         x,
-        kernels,
+        kernels: &kernels,
         weights,
         out,
     };

@@ -4,7 +4,7 @@ use super::super::{Act, Geometry};
 use crate::check;
 use candle_core::{Layout, Result};
 
-/// `Conv2dParams` of common.metal.
+/// `Conv2dParams` of conv2d_params.metal.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct Params {

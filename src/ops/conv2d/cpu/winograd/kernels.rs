@@ -12,6 +12,8 @@ use crate::ops::conv2d::Geometry;
 pub struct Kernels {
     /// Groups, and outputs and channels of each.
     shape: [usize; 3],
+    /// As they came.
+    weights: Vec<f32>,
     /// For each group and point: outputs by channels.
     data: Vec<f32>,
 }
@@ -38,22 +40,18 @@ impl Kernels {
                 });
             })
         };
-        let shape = [g.groups, g.c_out, g.c_in];
-        Kernels { shape, data }
+        Kernels {
+            shape: [g.groups, g.c_out, g.c_in],
+            weights: weights.to_vec(),
+            data,
+        }
     }
 
-    /// Whether they are those of these weights, by their shape and some samples: at the last point a kernel's last element
-    /// is found as it was.
+    /// Whether they are those of these weights.
     pub fn are_of<T: Element>(&self, g: &Geometry, weights: &[T]) -> bool {
-        const SAMPLES: usize = 256;
-        let [groups, outputs, channels] = self.shape;
-        let each = outputs * channels;
-        let kept = |kernel: usize| {
-            let point = kernel / each * POINTS + POINTS - 1;
-            self.data[point * each + kernel % each] == weights[kernel * 9 + 8].widen()
-        };
-        let step = (groups * each).div_ceil(SAMPLES).max(1);
-        self.shape == [g.groups, g.c_out, g.c_in] && (0..groups * each).step_by(step).all(kept)
+        self.shape == [g.groups, g.c_out, g.c_in]
+            && self.weights.len() == weights.len()
+            && dispatch(Same(&self.weights, weights))
     }
 
     /// Those of a group's outputs, from `first` on.
@@ -67,6 +65,23 @@ impl Kernels {
 impl std::fmt::Debug for Kernels {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
         write!(f, "Kernels[{}]", self.data.len())
+    }
+}
+
+/// Whether weights are the kept ones.
+struct Same<'a, T>(&'a [f32], &'a [T]);
+
+impl<T: Element> Kernel for Same<'_, T> {
+    type Output = bool;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) -> bool {
+        // Pieces that become vectors, and end it early.
+        let same = |(kept, now): (&[f32], &[T])| {
+            let differ = kept.iter().zip(now).map(|(a, b)| *a != b.widen());
+            !differ.fold(false, |any, differs| any | differs)
+        };
+        self.0.chunks(64).zip(self.1.chunks(64)).all(same)
     }
 }
 

@@ -1,0 +1,159 @@
+//! Our own tensors of a packed layer.
+
+use super::description::{Description, Float, Layer, Norm};
+use super::{PackedBitLinear, PackedLinear, QuantLinear, SubNorm, Tensors};
+use crate::check;
+use crate::ops::quantize::{Grid, Packing, Quantized, Scheme};
+use candle_core::{DType, Device, Result, Shape, Tensor};
+use candle_nn::VarBuilder;
+
+pub(super) const NAME: &str = "PackedLinear";
+
+/// Where tensors come from.
+trait Source {
+    /// For errors.
+    fn path(&self, name: &str) -> String;
+    /// A tensor of this dtype and, if it is known, this shape.
+    fn get(&self, name: &str, dtype: DType, shape: Option<Shape>) -> Result<Tensor>;
+}
+
+struct InMap<'a> {
+    tensors: &'a Tensors,
+    prefix: &'a str,
+}
+
+impl Source for InMap<'_> {
+    fn path(&self, name: &str) -> String {
+        key(self.prefix, name)
+    }
+
+    fn get(&self, name: &str, dtype: DType, shape: Option<Shape>) -> Result<Tensor> {
+        let key = self.path(name);
+        let Some(t) = self.tensors.get(&key) else {
+            return Err(check::error(NAME, format_args!("{key} is missing")));
+        };
+        let fits = shape.as_ref().is_none_or(|shape| t.shape() == shape);
+        if t.dtype() != dtype || !fits {
+            let (got, given) = (t.shape(), t.dtype());
+            let accepted = shape.map_or("any shape".to_string(), |shape| format!("{shape:?}"));
+            let message =
+                format!("{key} is {got:?} of {given:?}, {accepted} of {dtype:?} accepted");
+            return Err(check::error(NAME, message));
+        }
+        Ok(t.clone())
+    }
+}
+
+struct InBuilder<'a>(VarBuilder<'a>);
+
+impl Source for InBuilder<'_> {
+    fn path(&self, name: &str) -> String {
+        key(&self.0.prefix(), name)
+    }
+
+    fn get(&self, name: &str, dtype: DType, shape: Option<Shape>) -> Result<Tensor> {
+        if !self.0.contains_tensor(name) {
+            let message = format!("{} is missing", self.path(name));
+            return Err(check::error(NAME, message));
+        }
+        match shape {
+            Some(shape) => self
+                .0
+                .get_with_hints_dtype(shape, name, Default::default(), dtype),
+            None => self.0.get_unchecked_dtype(name, dtype),
+        }
+    }
+}
+
+fn key(prefix: &str, name: &str) -> String {
+    match prefix {
+        "" => name.to_string(),
+        prefix => format!("{prefix}.{name}"),
+    }
+}
+
+impl PackedLinear {
+    /// All there is to save, by names that begin with `prefix` and a dot, or with nothing if it is empty.
+    pub fn tensors(&self, prefix: &str) -> Result<Vec<(String, Tensor)>> {
+        let description = Description::new(self)?;
+        let text = description.text()?;
+        let weight = self.weight();
+        let parts = [
+            ("scheme", Some(&text)),
+            ("weight", Some(weight.codes())),
+            ("scales", Some(weight.scales())),
+            ("offsets", weight.offsets()),
+            ("bias", self.bias()),
+            ("rms_norm.weight", self.norm().and_then(SubNorm::weight)),
+        ];
+        let stored = |(name, t): (&str, Option<&Tensor>)| {
+            let t = t?.detach().to_device(&Device::Cpu);
+            Some(
+                t.and_then(|t| t.contiguous())
+                    .map(|t| (key(prefix, name), t)),
+            )
+        };
+        parts.into_iter().filter_map(stored).collect()
+    }
+
+    /// What [`tensors`](Self::tensors) made for this prefix.
+    pub fn from_tensors(tensors: &Tensors, prefix: &str) -> Result<Self> {
+        read(&InMap { tensors, prefix })
+    }
+
+    /// What [`tensors`](Self::tensors) made, at the path of `vb`. Every part has the dtype that it was saved in, whatever
+    /// the dtype of `vb`.
+    pub fn load(vb: VarBuilder) -> Result<Self> {
+        read(&InBuilder(vb))
+    }
+}
+
+fn read(source: &dyn Source) -> Result<PackedLinear> {
+    let text = source.get("scheme", DType::U8, None)?;
+    let description = Description::read(&text, &source.path("scheme"))?;
+    let shape = Shape::from(description.shape.to_vec());
+    let scheme = description.scheme();
+    scheme.check(&source.path("scheme"), &shape)?;
+    let [out, cols] = description.shape;
+    let units = || Some(scheme.scales_shape(&shape));
+    let codes = source.get("weight", DType::U8, Some(scheme.codes_shape(&shape)))?;
+    let bytes: Vec<u8> = codes.to_device(&Device::Cpu)?.flatten_all()?.to_vec1()?;
+    check_codes(&source.path("weight"), &scheme, &bytes)?;
+    let scales = source.get("scales", DType::F32, units())?;
+    let offsets = match scheme.has_offsets() {
+        true => Some(source.get("offsets", DType::F32, units())?),
+        false => None,
+    };
+    let weight = Quantized::new(codes, scales, offsets, shape.clone(), scheme)?;
+    let vector = |name, float: Option<Float>, len: usize| {
+        let get = |float: Float| source.get(name, float.dtype(), Some(len.into()));
+        float.map(get).transpose()
+    };
+    let bias = vector("bias", description.bias, out)?;
+    let norm = match description.norm {
+        Some(Norm { eps, weight }) => Some(match vector("rms_norm.weight", weight, cols)? {
+            Some(weight) => SubNorm::with_weight(weight, eps),
+            None => SubNorm::new(eps),
+        }),
+        None => None,
+    };
+    match (description.layer, norm) {
+        (Layer::BitLinear, norm) => PackedBitLinear::new(weight, bias, norm).map(Into::into),
+        (Layer::QuantLinear, None) => QuantLinear::new(weight, bias).map(Into::into),
+        (Layer::QuantLinear, Some(_)) => {
+            let name = source.path("scheme");
+            let message = format!("{name}: a norm given, a quant_linear has none");
+            Err(check::error(NAME, message))
+        }
+    }
+}
+
+/// Two bits could be a fourth code, which no kernel expects.
+pub(super) fn check_codes(op: &str, scheme: &Scheme, bytes: &[u8]) -> Result<()> {
+    let two_bits = scheme.grid == Grid::Ternary && scheme.packing == Packing::Bits;
+    let fourth = |byte: &u8| byte & (byte >> 1) & 0b0101_0101 != 0;
+    match two_bits && bytes.iter().any(fourth) {
+        true => Err(check::error(op, "the code 3 given, 0, 1 and 2 accepted")),
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,317 @@
+//! Quantisation in plain Candle.
+
+use super::{Grid, Packing, Per, Quantized, Rounding, Scheme};
+use crate::ops::dropout::philox;
+use candle_core::{DType, Device, Result, Shape, Tensor, D};
+
+/// What [`fake_quantize`](super::fake_quantize) and its clipped form compute, with gradients by the detach trick.
+pub fn reference(x: &Tensor, scheme: Scheme, clipped: bool) -> Result<Tensor> {
+    if x.elem_count() == 0 {
+        return Ok(x.clone());
+    }
+    let units = Units::new(&x.detach(), scheme)?;
+    let values = units.back(&units.values(&units.codes()?)?)?;
+    let values = values.to_dtype(x.dtype())?;
+    let through = match clipped {
+        true => {
+            let v = units.back(&units.positions()?)?;
+            let (min, max) = (scheme.min_code() as f64, scheme.max_code() as f64);
+            let inside = v.ge(min - 0.5)?.mul(&v.le(max + 0.5)?)?;
+            inside.where_cond(x, &x.detach())?
+        }
+        false => x.clone(),
+    };
+    values + (&through - through.detach())?
+}
+
+/// What [`quantize`](super::quantize) computes.
+pub fn reference_quantize(x: &Tensor, scheme: Scheme) -> Result<Quantized> {
+    let (shape, device) = (x.shape(), x.device());
+    let units_shape = scheme.scales_shape(shape);
+    if x.elem_count() == 0 {
+        // Candle fills no tensor without elements on Metal.
+        let cpu = &Device::Cpu;
+        let codes = Tensor::zeros(scheme.codes_shape(shape), DType::U8, cpu)?;
+        let scales = Tensor::full(scheme.eps, units_shape, cpu)?;
+        let offsets = scheme.has_offsets().then(|| scales.zeros_like());
+        let q = Quantized::new(codes, scales, offsets.transpose()?, shape, scheme)?;
+        return q.to_device(device);
+    }
+    let units = Units::new(x, scheme)?;
+    let codes = pack(&units.back(&units.codes()?)?, scheme)?;
+    let of_units = |t: &Tensor| t.reshape(units_shape.clone());
+    let offsets = units.offsets.as_ref().map(of_units).transpose()?;
+    Quantized::new(codes, of_units(&units.scales)?, offsets, shape, scheme)
+}
+
+/// What [`dequantize`](super::dequantize) computes.
+pub fn reference_dequantize(q: &Quantized, dtype: DType) -> Result<Tensor> {
+    let scheme = *q.scheme();
+    if q.shape().elem_count() == 0 {
+        return Tensor::zeros(q.shape(), dtype, q.device());
+    }
+    let view = View::new(q.shape(), scheme.per);
+    let of_units = |t: &Tensor| t.reshape(((), 1));
+    let units = Units {
+        x: view.of(&unpack(q)?)?,
+        view,
+        scales: of_units(q.scales())?,
+        offsets: q.offsets().map(of_units).transpose()?,
+        factors: None,
+        mean: None,
+        scheme,
+    };
+    units.back(&units.values(&units.x)?)?.to_dtype(dtype)
+}
+
+/// A tensor with one unit to a row.
+struct View {
+    shape: Shape,
+    per: Per,
+}
+
+impl View {
+    fn new(shape: &Shape, per: Per) -> Self {
+        View {
+            shape: shape.clone(),
+            per,
+        }
+    }
+
+    fn cols(&self) -> usize {
+        self.shape.dims().last().copied().unwrap_or(1)
+    }
+
+    fn of(&self, t: &Tensor) -> Result<Tensor> {
+        match self.per {
+            Per::Tensor => t.reshape((1, ())),
+            Per::Row => t.reshape(((), self.cols())),
+            Per::Column => t.reshape(((), self.cols()))?.t()?.contiguous(),
+            Per::Group(group) => t.reshape(((), group)),
+        }
+    }
+
+    fn back(&self, t: &Tensor) -> Result<Tensor> {
+        match self.per {
+            Per::Column => t.t()?.contiguous()?.reshape(&self.shape),
+            _ => t.reshape(&self.shape),
+        }
+    }
+}
+
+/// The numbers (or codes) of each unit, one to a row, and what is made of them; f32.
+struct Units {
+    view: View,
+    x: Tensor,
+    scales: Tensor,
+    offsets: Option<Tensor>,
+    /// What x is multiplied by, for the grids that do.
+    factors: Option<Tensor>,
+    /// Of a grid of signs that is centred.
+    mean: Option<Tensor>,
+    scheme: Scheme,
+}
+
+impl Units {
+    fn new(x: &Tensor, scheme: Scheme) -> Result<Self> {
+        let view = View::new(x.shape(), scheme.per);
+        let x = view.of(&x.to_dtype(DType::F32)?)?;
+        let eps = scheme.eps;
+        let last = D::Minus1;
+        let (mut offsets, mut factors, mut mean) = (None, None, None);
+        let scales = match scheme.grid {
+            Grid::Ternary => {
+                let scales = means(&x.abs()?)?.maximum(eps)?;
+                factors = Some(scales.recip()?);
+                scales
+            }
+            Grid::Sign { centred } => {
+                mean = centred.then(|| means(&x)).transpose()?;
+                means(&x.abs()?)?.maximum(eps)?
+            }
+            Grid::Int8 => {
+                let max = x.abs()?.max_keepdim(last)?.maximum(eps)?;
+                factors = Some((max.ones_like()? * 127.)?.div(&max)?);
+                max.div(&(max.ones_like()? * 127.)?)?
+            }
+            Grid::ZeroPoint { .. } => {
+                let max = x.max_keepdim(last)?.maximum(0f32)?;
+                let min = x.min_keepdim(last)?.minimum(0f32)?;
+                let range = (&max - &min)?.maximum(eps)?;
+                let codes = (range.ones_like()? * scheme.max_code() as f64)?;
+                let scales = range.div(&codes)?;
+                factors = Some(scales.recip()?);
+                offsets = Some(round(&(min.neg()? / &scales)?)?);
+                scales
+            }
+            Grid::Affine { .. } => {
+                let (max, min) = (x.max_keepdim(last)?, x.min_keepdim(last)?);
+                let codes = (max.ones_like()? * scheme.max_code() as f64)?;
+                let step = (&max - &min)?.div(&codes)?.maximum(eps)?;
+                let low = min.abs()?.gt(&max.abs()?)?;
+                let step = low.where_cond(&step, &step.neg()?)?;
+                let edge = low.where_cond(&min, &max)?;
+                let nearest = round(&(&edge / &step)?)?;
+                let none = nearest.eq(0f64)?;
+                let adjusted = (&edge / &nearest)?;
+                offsets = Some(none.where_cond(&edge.zeros_like()?, &edge)?);
+                none.where_cond(&step, &adjusted)?
+            }
+        };
+        // 0, or NaN where there is anything that isn't finite.
+        let flaw = (&x * 0.)?.sum_keepdim(last)?;
+        Ok(Units {
+            scales: (scales + flaw)?,
+            view,
+            x,
+            offsets,
+            factors,
+            mean,
+            scheme,
+        })
+    }
+
+    /// x in steps, 0 for the first code; not rounded.
+    fn positions(&self) -> Result<Tensor> {
+        let (x, scales) = (&self.x, &self.scales);
+        match (self.scheme.grid, &self.offsets) {
+            (Grid::Sign { .. }, _) => {
+                (x.broadcast_div(&(scales * 2.)?)? + 0.5)?.to_dtype(DType::F32)
+            }
+            (Grid::Ternary, _) => self.scaled()? + 1.,
+            (Grid::Int8, _) => self.scaled(),
+            (Grid::ZeroPoint { .. }, Some(zeros)) => self.scaled()?.broadcast_add(zeros),
+            (_, Some(biases)) => x.broadcast_sub(biases)?.broadcast_div(scales),
+            (_, None) => unreachable!("these grids have offsets"),
+        }
+    }
+
+    fn scaled(&self) -> Result<Tensor> {
+        match &self.factors {
+            Some(factors) => self.x.broadcast_mul(factors),
+            None => self.x.broadcast_div(&self.scales),
+        }
+    }
+
+    /// The codes as numbers, those of [`Grid::Int8`] signed.
+    fn codes(&self) -> Result<Tensor> {
+        let (min, max) = (self.scheme.min_code() as f64, self.scheme.max_code() as f64);
+        let codes = match (self.scheme.grid, &self.offsets) {
+            (Grid::Sign { .. }, _) => {
+                let x = match &self.mean {
+                    Some(mean) => self.x.broadcast_sub(mean)?,
+                    None => self.x.clone(),
+                };
+                return x.gt(0f64)?.to_dtype(DType::F32);
+            }
+            (Grid::Ternary, _) => (self.rounded(&self.scaled()?)? + 1.)?,
+            (Grid::Int8, _) => return self.rounded(&self.scaled()?)?.clamp(min, max),
+            (Grid::ZeroPoint { .. }, Some(zeros)) => {
+                self.rounded(&self.scaled()?)?.broadcast_add(zeros)?
+            }
+            _ => self.rounded(&self.positions()?)?,
+        };
+        codes.clamp(min, max)
+    }
+
+    fn rounded(&self, v: &Tensor) -> Result<Tensor> {
+        match self.scheme.rounding {
+            Rounding::Nearest => round(v),
+            Rounding::Stochastic { seed } => {
+                let count = self.view.shape.elem_count();
+                let uniform: Vec<f32> = (0..count).map(|i| philox::uniform(seed, i)).collect();
+                let uniform = Tensor::from_vec(uniform, &self.view.shape, v.device())?;
+                (v + self.view.of(&uniform)?)?.floor()
+            }
+        }
+    }
+
+    fn values(&self, codes: &Tensor) -> Result<Tensor> {
+        let scales = &self.scales;
+        match (self.scheme.grid, &self.offsets) {
+            (Grid::Ternary, _) => (codes - 1.)?.broadcast_mul(scales),
+            (Grid::Sign { .. }, _) => (codes - 0.5)?.broadcast_mul(&(scales * 2.)?),
+            (Grid::ZeroPoint { .. }, Some(zeros)) => {
+                codes.broadcast_sub(zeros)?.broadcast_mul(scales)
+            }
+            (Grid::Affine { .. }, Some(biases)) => {
+                codes.broadcast_mul(scales)?.broadcast_add(biases)
+            }
+            _ => codes.broadcast_mul(scales),
+        }
+    }
+
+    fn back(&self, t: &Tensor) -> Result<Tensor> {
+        self.view.back(t)
+    }
+}
+
+/// Of each row. Candle's own adds up one by one, which a long row has too many numbers for.
+fn means(rows: &Tensor) -> Result<Tensor> {
+    const PART: usize = 1024;
+    let (count, cols) = rows.dims2()?;
+    let parts = cols.div_ceil(PART);
+    let padded = rows.pad_with_zeros(1, 0, parts * PART - cols)?;
+    let sums = padded.reshape((count, parts, PART))?.sum(2)?;
+    sums.sum_keepdim(1)? / cols as f64
+}
+
+/// To the nearest, halves to even: Candle's own rounds halves away from 0, which makes no difference where there are none.
+fn round(v: &Tensor) -> Result<Tensor> {
+    const LARGE: f64 = 12_582_912.0; // 1.5 · 2²³, beyond which f32 has no fractions
+    let small = v.abs()?.lt(4_194_304f64)?;
+    let rounded = ((v + LARGE)? - LARGE)?;
+    small.where_cond(&rounded, &v.round()?)
+}
+
+/// Codes as numbers, rows of `cols`, to bytes.
+fn pack(codes: &Tensor, scheme: Scheme) -> Result<Tensor> {
+    let dims = codes.dims();
+    let (rank, cols) = (dims.len(), dims[dims.len() - 1]);
+    let per_byte = scheme.per_byte();
+    let bytes = scheme.row_bytes(cols);
+    let codes = match scheme.grid {
+        Grid::Int8 => (codes + codes.lt(0f64)?.to_dtype(DType::F32)? * 256.)?,
+        _ => codes.clone(),
+    };
+    let codes = codes.pad_with_zeros(rank - 1, 0, bytes * per_byte - cols)?;
+    let codes = codes.reshape([&dims[..rank - 1], &[bytes, per_byte]].concat())?;
+    let digits: Vec<f32> = (0..per_byte as i32)
+        .map(|i| match scheme.packing {
+            Packing::Bits => f32::powi(2., i * scheme.bits() as i32),
+            Packing::Base3 => f32::powi(3., 4 - i),
+        })
+        .collect();
+    let digits = Tensor::new(digits, codes.device())?;
+    let packed = codes.broadcast_mul(&digits)?.sum(D::Minus1)?;
+    let packed = match scheme.packing {
+        Packing::Bits => packed,
+        Packing::Base3 => ((packed * 256.)? / 243.)?.ceil()?,
+    };
+    packed.to_dtype(DType::U8)
+}
+
+/// The codes as numbers.
+fn unpack(q: &Quantized) -> Result<Tensor> {
+    let scheme = q.scheme();
+    let bytes = q.codes().to_dtype(DType::F32)?;
+    let (number, base) = match scheme.packing {
+        Packing::Bits => (bytes, f64::from(1 << scheme.bits())),
+        Packing::Base3 => (((bytes * 243.)? / 256.)?.floor()?, 3.),
+    };
+    let digit = |i: usize| {
+        let place = match scheme.packing {
+            Packing::Bits => i,
+            Packing::Base3 => 4 - i,
+        };
+        let above = (&number / base.powi(place as i32))?.floor()?;
+        &above - ((&above / base)?.floor()? * base)?
+    };
+    let digits: Vec<Tensor> = (0..scheme.per_byte()).map(digit).collect::<Result<_>>()?;
+    let codes = Tensor::stack(&digits, D::Minus1)?.flatten_from(q.shape().rank() - 1)?;
+    let codes = codes.narrow(D::Minus1, 0, q.shape().dims()[q.shape().rank() - 1])?;
+    match scheme.grid {
+        Grid::Int8 => &codes - (codes.gt(127f64)?.to_dtype(DType::F32)? * 256.)?,
+        _ => Ok(codes),
+    }
+}
