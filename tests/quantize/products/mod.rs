@@ -1,0 +1,235 @@
+//! Products with quantised weights.
+
+mod bitlinear;
+mod mixed_matmul;
+
+use super::{signal, values};
+use crate::devices::devices;
+use candle_core::{DType, Device, Result, Tensor, Var};
+use candle_fused::ops::bitlinear::{bitlinear, BitLinear};
+use candle_fused::ops::mixed_matmul::{mixed_matmul, reference, MixedMatmul, MixedMatmulT};
+use candle_fused::ops::quantize::{quantize, Grid, Packing, Per, Quantized, Scheme};
+
+const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
+
+/// One rounding to the dtype, and a few in f32 before: signed codes of 8 bits are summed up as positive ones, and what that
+/// adds is subtracted again.
+fn tolerance(dtype: DType) -> f64 {
+    match dtype {
+        DType::F32 => 4e-6,
+        DType::F16 => 6e-4,
+        _ => 5e-3,
+    }
+}
+
+fn wide(t: &Tensor) -> Result<Tensor> {
+    t.to_device(&Device::Cpu)?.to_dtype(DType::F64)
+}
+
+/// ‖got − want‖ / ‖want‖
+fn error(got: &Tensor, want: &Tensor) -> Result<f64> {
+    let (got, want) = (wide(got)?, wide(want)?);
+    assert_eq!(got.dims(), want.dims());
+    let norm = |t: &Tensor| t.sqr()?.sum_all()?.to_scalar::<f64>();
+    Ok((norm(&(&got - &want)?)? / norm(&want)?.max(1e-30)).sqrt())
+}
+
+fn layouts(dtype: DType, device: &Device, cols: usize) -> Result<Vec<Tensor>> {
+    let x = signal(&[3, 4, cols + 3], 4, dtype, device)?;
+    let dense = x.narrow(2, 2, cols)?;
+    Ok(vec![
+        dense.contiguous()?,
+        dense.clone(),
+        dense.transpose(0, 1)?,
+        x.transpose(0, 2)?
+            .contiguous()?
+            .transpose(0, 2)?
+            .narrow(2, 1, cols)?,
+        dense.narrow(1, 1, 1)?.broadcast_as((3, 4, cols))?,
+        dense.narrow(0, 0, 1)?.squeeze(0)?,
+        dense.get(0)?.get(1)?,
+    ])
+}
+
+#[test]
+fn gradients() -> Result<()> {
+    for device in devices() {
+        for dtype in DTYPES {
+            let var = |dims: &[usize], seed| -> Result<Tensor> {
+                Ok(Var::from_tensor(&signal(dims, seed, dtype, device)?)?.into_inner())
+            };
+            let (x, bias) = (var(&[2, 5, 64], 1)?, var(&[9], 2)?);
+            let g = signal(&[2, 5, 9], 3, dtype, device)?;
+            let weight = signal(&[9, 64], 4, DType::F32, device)?;
+            for scheme in [
+                Scheme::ternary(Per::Tensor),
+                Scheme::sign(Per::Row),
+                Scheme::mlx(4, 32),
+            ] {
+                let w = quantize(&weight, scheme)?;
+                let ys = match scheme.grid {
+                    Grid::Affine { .. } => vec![mixed_matmul(&x, &w, Some(&bias))?],
+                    _ => vec![
+                        mixed_matmul(&x, &w, Some(&bias))?,
+                        bitlinear(&x, &w, Some(&bias))?,
+                    ],
+                };
+                let dense = w.dequantize(DType::F32)?.t()?;
+                let wide = g.to_dtype(DType::F32)?.reshape(((), 9))?;
+                let dx = wide.matmul(&dense.t()?)?.reshape(x.shape())?;
+                let dbias = wide.sum(0)?;
+                for y in ys {
+                    let grads = (y * &g)?.backward()?;
+                    for (t, want) in [(&x, &dx), (&bias, &dbias)] {
+                        let got = grads.get(t).expect("a gradient");
+                        assert_eq!(got.dtype(), dtype);
+                        assert!(
+                            error(got, want)? <= tolerance(dtype),
+                            "{dtype:?} {scheme:?}"
+                        );
+                    }
+                }
+                // What isn't tracked gets none.
+                let y = mixed_matmul(&x.detach(), &w, Some(&bias))?;
+                let grads = y.backward()?;
+                assert!(grads.get(&x).is_none() && grads.get(&bias).is_some());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Trained scales get theirs, by the composed form.
+#[test]
+fn gradients_of_scales() -> Result<()> {
+    for device in devices() {
+        let x = signal(&[3, 32], 1, DType::F32, device)?;
+        let w = quantize(
+            &signal(&[4, 32], 2, DType::F32, device)?,
+            Scheme::ternary(Per::Row),
+        )?;
+        let scales = Var::from_tensor(w.scales())?.into_inner();
+        let w = Quantized::new(
+            w.codes().clone(),
+            scales.clone(),
+            None,
+            w.shape().clone(),
+            *w.scheme(),
+        )?;
+        for y in [bitlinear(&x, &w, None)?, mixed_matmul(&x, &w, None)?] {
+            // y is linear in them.
+            let grads = y.backward()?;
+            let got = values(grads.get(&scales).expect("a gradient"))?;
+            let want = values(&(y.sum(0)? / scales.detach().flatten_all()?)?)?;
+            for (got, want) in got.into_iter().zip(want) {
+                assert!(
+                    (got - want).abs() <= 1e-4 * want.abs().max(1.),
+                    "{got} {want}"
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn of_nothing() -> Result<()> {
+    for device in devices() {
+        let w = quantize(
+            &signal(&[4, 32], 2, DType::F32, device)?,
+            Scheme::ternary(Per::Row),
+        )?;
+        let x = Tensor::zeros((0, 32), DType::F16, device)?;
+        assert_eq!(bitlinear(&x, &w, None)?.dims(), [0, 4]);
+        assert_eq!(mixed_matmul(&x, &w, None)?.dims(), [0, 4]);
+    }
+    // Whoever applies the ops themselves, and sums of nothing.
+    let device = &Device::Cpu;
+    let w = Tensor::zeros((3, 0), DType::F32, device)?;
+    let w = quantize(&w, Scheme::ternary(Per::Row))?;
+    let x = Tensor::zeros((2, 0), DType::F32, device)?;
+    let bias = Tensor::new(&[1f32, 2., 3.], device)?;
+    for y in [
+        x.apply_op2_no_bwd(&bias, &BitLinear(w.clone()))?,
+        x.apply_op2_no_bwd(&bias, &MixedMatmul(w.clone()))?,
+        bitlinear(&x, &w, Some(&bias))?,
+        mixed_matmul(&x, &w, Some(&bias))?,
+    ] {
+        assert_eq!(y.to_vec2::<f32>()?, [[1., 2., 3.]; 2]);
+    }
+    let y = x.apply_op1_no_bwd(&MixedMatmul(w.clone()))?;
+    assert_eq!(y.to_vec2::<f32>()?, [[0.; 3]; 2]);
+    let g = Tensor::zeros((2, 3), DType::F32, device)?;
+    assert_eq!(g.apply_op1_no_bwd(&MixedMatmulT(w.clone()))?.dims(), [2, 0]);
+    let x = Tensor::zeros((0, 32), DType::F64, device)?;
+    let w = quantize(
+        &signal(&[4, 32], 2, DType::F32, device)?,
+        Scheme::mlx(4, 32),
+    )?;
+    assert_eq!(mixed_matmul(&x, &w, None)?.dims(), [0, 4]);
+    Ok(())
+}
+
+#[test]
+fn refusals() -> Result<()> {
+    let device = &Device::Cpu;
+    let weight = signal(&[4, 32], 2, DType::F32, device)?;
+    let x = signal(&[3, 32], 1, DType::F32, device)?;
+    let ternary = quantize(&weight, Scheme::ternary(Per::Row))?;
+    let short = x.narrow(1, 0, 31)?;
+    let bias = Tensor::zeros(5, DType::F32, device)?;
+    let half = Tensor::zeros(4, DType::F16, device)?;
+    let base3 = quantize(
+        &weight,
+        Scheme::ternary(Per::Row).with_packing(Packing::Base3),
+    )?;
+    let mlx = quantize(&weight, Scheme::mlx(4, 32))?;
+    let column = quantize(&weight, Scheme::int8(Per::Column))?;
+    let integers = Tensor::zeros((1, 32), DType::U8, device)?;
+    for (result, wanted) in [
+        (
+            bitlinear(&short, &ternary, None),
+            "bitlinear: weight has shape [4, 32], x's last dim is Some(31)",
+        ),
+        (
+            mixed_matmul(&short, &mlx, None),
+            "mixed_matmul: weight has shape [4, 32]",
+        ),
+        (
+            bitlinear(&x, &ternary, Some(&bias)),
+            "bitlinear: bias has shape [5], [4] accepted",
+        ),
+        (
+            bitlinear(&x, &ternary, Some(&half)),
+            "bitlinear: bias has dtype F16",
+        ),
+        (bitlinear(&x, &base3, None), "Base3"),
+        (bitlinear(&x, &mlx, None), "Affine"),
+        (mixed_matmul(&x, &column, None), "Column"),
+        (bitlinear(&integers, &ternary, None), "bitlinear: dtype U8"),
+        (
+            mixed_matmul(&integers, &mlx, None),
+            "mixed_matmul: dtype U8",
+        ),
+        (
+            short.apply_op1_no_bwd(&BitLinear(ternary.clone())),
+            "bitlinear: weight",
+        ),
+        (
+            x.apply_op1_no_bwd(&BitLinear(mlx.clone())),
+            "bitlinear: a weight",
+        ),
+        (
+            short.apply_op1_no_bwd(&MixedMatmul(mlx.clone())),
+            "mixed_matmul: weight",
+        ),
+        (x.apply_op1_no_bwd(&MixedMatmulT(mlx.clone())), "[.., out]"),
+    ] {
+        let error = result.unwrap_err().to_string();
+        assert!(error.contains(wanted), "{error} should say {wanted}");
+    }
+    // A packing that has no product of its own is decoded.
+    let got = mixed_matmul(&x, &base3, None)?;
+    assert!(error(&got, &reference(&x, &ternary, None)?)? < 1e-6);
+    Ok(())
+}
