@@ -49,18 +49,23 @@ pub fn size(op: &str, dims: &[usize]) -> Result<()> {
 
 /// `other` (called `name`) lives where `x` does and has its dtype.
 pub fn alike(op: &str, x: &Tensor, name: &str, other: &Tensor) -> Result<()> {
-    if x.dtype() != other.dtype() {
-        let (a, b) = (other.dtype(), x.dtype());
-        return Err(error(
-            op,
-            format_args!("{name} has dtype {a:?}, x has {b:?}"),
-        ));
-    }
+    same_dtype(op, x.dtype(), name, other.dtype())?;
     if !x.device().same_device(other.device()) {
         let (a, b) = (other.device().location(), x.device().location());
         return Err(error(op, format_args!("{name} is on {a:?}, x is on {b:?}")));
     }
     Ok(())
+}
+
+/// `other` (called `name`) has x's dtype.
+pub fn same_dtype(op: &str, x: DType, name: &str, other: DType) -> Result<()> {
+    match x == other {
+        true => Ok(()),
+        false => Err(error(
+            op,
+            format_args!("{name} has dtype {other:?}, x has {x:?}"),
+        )),
+    }
 }
 
 /// `other` (called `name`) has x's shape.

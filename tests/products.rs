@@ -8,6 +8,8 @@ use candle_fused::ops::linear::{frozen_linear, linear, FrozenLinear, Linear};
 use candle_fused::ops::lora::{
     self, lora, lora_gather, lora_with, Adapter, Base, Dropout, Lora, LoraUp,
 };
+use candle_fused::ops::matmul_act::MatmulAct;
+use candle_fused::ops::Act;
 use std::sync::Arc;
 
 pub fn signal(dims: &[usize], seed: u64, device: &Device) -> Result<Tensor> {
@@ -232,6 +234,15 @@ fn ops_check_their_shapes() -> Result<()> {
         for (i, result) in wrong.into_iter().enumerate() {
             let error = result.expect_err(&format!("shapes {i}")).to_string();
             assert!(error.contains("accepted"), "{error}");
+        }
+        let half = Tensor::zeros((4, 4), DType::F16, device)?;
+        let mixed = [
+            of((1, 4))?.apply_op2_no_bwd(&half, &Linear),
+            of((4, 4))?.apply_op2_no_bwd(&half, &MatmulAct(Act::Relu)),
+            half.apply_op2_no_bwd(&of((4, 4))?, &MatmulAct(Act::Relu)),
+        ];
+        for (i, result) in mixed.into_iter().enumerate() {
+            assert!(result.is_err(), "dtypes {i} are accepted");
         }
     }
     Ok(())

@@ -156,6 +156,7 @@ fn ops_check_their_shapes() -> Result<()> {
     let plain = Window::default();
     for device in devices() {
         let of = |dims: &[usize]| zeros(dims, device);
+        let half = |t: &Tensor| t.to_dtype(DType::F16);
         let (x, w) = (of(&[1, 4, 5, 6])?, of(&[6, 4, 3, 3])?);
         let geometry = Geometry::new("test", x.layout(), w.layout(), plain)?;
         let (y, small) = (of(&[1, 6, 3, 4])?, of(&[1, 6, 2, 2])?);
@@ -171,6 +172,11 @@ fn ops_check_their_shapes() -> Result<()> {
             y.apply_op3_no_bwd(&w, &of(&[6])?, &transposed),
             x.apply_op2_no_bwd(&small, &WeightGrad(geometry)),
             of(&[1, 4, 5, 5])?.apply_op2_no_bwd(&y, &WeightGrad(geometry)),
+            // And dtypes.
+            x.apply_op2_no_bwd(&half(&w)?, &conv),
+            x.apply_op3_no_bwd(&w, &half(&of(&[6])?)?, &conv),
+            half(&y)?.apply_op2_no_bwd(&w, &transposed),
+            x.apply_op2_no_bwd(&half(&y)?, &WeightGrad(geometry)),
         ];
         for (i, result) in wrong.into_iter().enumerate() {
             assert!(result.is_err(), "shapes {i} are accepted");

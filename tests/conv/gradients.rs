@@ -43,6 +43,7 @@ fn large(device: &Device) -> Vec<Conv> {
             Conv::new([1, 3, 33, 35], [4, 3, 2, 3], window(1, 1, 1, 1)),
             Conv::new([1, 2, 33, 35], [34, 2, 2, 2], window(1, 0, 1, 1)),
             Conv::new([2, 4, 17, 16], [4, 1, 3, 3], window(1, 1, 1, 4)),
+            Conv::new([1, 4, 33, 35], [6, 2, 2, 2], window(1, 0, 1, 2)),
         ],
     }
 }

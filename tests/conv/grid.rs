@@ -15,7 +15,7 @@ const PADDINGS: [usize; 3] = [0, 1, 2];
 const DILATIONS: [usize; 2] = [1, 2];
 const KERNELS: [usize; 7] = [1, 2, 3, 5, 7, 9, 11];
 /// Groups, and the channels of each on both sides; the last ones are depthwise.
-const CHANNELS: [[usize; 3]; 4] = [[1, 5, 7], [2, 2, 3], [5, 1, 1], [5, 1, 2]];
+const CHANNELS: [[usize; 3]; 4] = [[1, 5, 7], [2, 2, 5], [5, 1, 1], [5, 1, 2]];
 const SIZES: [[usize; 2]; 2] = [[13, 11], [23, 9]];
 const BATCHES: [usize; 2] = [1, 3];
 

@@ -4,7 +4,7 @@ use super::{window, Conv, ACTS, ALGOS, DTYPES};
 use crate::devices::devices;
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_fused::ops::conv2d::{Geometry, WeightGrad};
-use candle_fused::ops::{conv1d, conv2d, Act, ConvAlgo, Window};
+use candle_fused::ops::{conv1d, conv2d, conv2d_with, Act, ConvAlgo, Window};
 use candle_nn::Conv1dConfig;
 
 /// f32 by each algorithm, and the other dtypes as `Auto` has it.
@@ -51,6 +51,8 @@ fn past_tiles() -> Result<()> {
             &[
                 Conv::new([1, 19, 9, 11], [67, 19, 3, 3], window(1, 1, 1, 1)),
                 Conv::new([1, 67, 7, 10], [33, 67, 1, 1], window(1, 0, 1, 1)),
+                Conv::new([1, 6, 5, 18], [20, 3, 3, 3], window(1, 1, 1, 2)),
+                Conv::new([1, 4, 5, 9], [80, 2, 3, 3], window(1, 1, 1, 2)),
             ],
             device,
         )?;
@@ -265,6 +267,49 @@ fn f64_trains() -> Result<()> {
     assert!([&x, &w, &bias].iter().all(|v| grads.get(v).is_some()));
     let mps = conv.run(&inputs, Act::Identity, ConvAlgo::Mps, &Device::Cpu);
     assert!(mps.unwrap_err().to_string().contains("Mps"));
+    Ok(())
+}
+
+/// As far off as [`ConvAlgo::Winograd`] says that it is at most: single taps on pixels that are all as large, whose transforms
+/// cancel the most.
+#[test]
+fn winograd_is_within_its_bound() -> Result<()> {
+    let mut state = 1u32;
+    let mut pixel = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let size = 1.0 - (state >> 20) as f32 / 1e6;
+        if state >> 31 == 0 {
+            size
+        } else {
+            -size
+        }
+    };
+    for round in 0..2000 {
+        let x: Vec<f32> = (0..36).map(|_| pixel()).collect();
+        let (row, col) = (round % 9 / 3, round % 3);
+        let tap = 0.938f32;
+        let mut w = [0f32; 36];
+        for output in 0..4 {
+            w[output * 9 + row * 3 + col] = tap;
+        }
+        let y = conv2d_with(
+            &Tensor::from_slice(&x, (1, 1, 6, 6), &Device::Cpu)?,
+            &Tensor::from_slice(&w, (4, 1, 3, 3), &Device::Cpu)?,
+            None,
+            window(1, 0, 1, 1),
+            Act::Identity,
+            ConvAlgo::Winograd,
+        )?;
+        for y in y.squeeze(0)?.to_vec3::<f32>()? {
+            for (i, y) in y.into_iter().enumerate() {
+                for (j, y) in y.into_iter().enumerate() {
+                    let want = f64::from(tap) * f64::from(x[(i + row) * 6 + j + col]);
+                    let error = (f64::from(y) - want).abs() / f64::from(tap);
+                    assert!(error <= 1e-4, "{error}");
+                }
+            }
+        }
+    }
     Ok(())
 }
 

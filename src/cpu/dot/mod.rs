@@ -192,6 +192,10 @@ pub fn width() -> usize {
 }
 
 fn best() -> Isa {
+    #[cfg(test)]
+    if let Some(isa) = tests::FORCED.get() {
+        return isa;
+    }
     static BEST: OnceLock<Isa> = OnceLock::new();
     *BEST.get_or_init(|| Isa::available()[0])
 }
@@ -229,8 +233,25 @@ pub fn four_bits<B: Bytes>(b: B, v: B::V) -> [B::V; 2] {
 }
 
 #[cfg(test)]
+pub use tests::with_every_isa;
+
+#[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
+
+    thread_local! {
+        pub static FORCED: Cell<Option<Isa>> = const { Cell::new(None) };
+    }
+
+    /// Runs `work` with each instruction set in turn. It has to be so small that it stays on this thread.
+    pub fn with_every_isa(work: impl Fn(Isa)) {
+        for isa in Isa::available() {
+            FORCED.set(Some(isa));
+            work(isa);
+            FORCED.set(None);
+        }
+    }
 
     struct Check<'a> {
         codes: &'a [u8; 64],

@@ -7,7 +7,7 @@ use candle_nn::{BatchNorm, Conv2dConfig};
 
 /// A convolution of `[batch, channels, height, width]`.
 ///
-/// On the CPU it keeps what it makes of a weight without gradient, for itself and its clones: four times the weight in
+/// On the CPU it keeps what it makes of a weight without gradient, for itself and its clones: five times the weight in
 /// f32, for kernels of 3 by 3 on images large enough. That is of no more use once
 /// the weight is overwritten, by a variable that it was detached from. The config's `cudnn_fwd_algo` isn't used.
 ///

@@ -328,3 +328,36 @@ impl<T: Element, C: Codes<N>, const N: usize> Share<'_, T, C, N> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{bitlinear, reference};
+    use crate::cpu::dot::with_every_isa;
+    use crate::ops::quantize::{quantize, Grid, Per, Scheme};
+    use candle_core::{Device, Result, Tensor};
+
+    #[test]
+    fn every_instruction_set_is_exact() -> Result<()> {
+        let wave = |rows: usize, cols: usize| {
+            let value = |i: usize| (i as f32 * 0.7).sin() + (i % 11) as f32 / 8.0 - 0.6;
+            let values: Vec<f32> = (0..rows * cols).map(value).collect();
+            Tensor::from_vec(values, (rows, cols), &Device::Cpu)
+        };
+        for cols in [1, 127, 300] {
+            for grid in [Grid::Ternary, Grid::Sign { centred: true }] {
+                // Past what a block has of either.
+                let (x, w) = (wave(6, cols)?, wave(7, cols)?);
+                let w = quantize(&w, Scheme::new(grid, Per::Row))?;
+                let want = reference(&x, &w, None)?.to_vec2::<f32>()?.concat();
+                with_every_isa(|isa| {
+                    let got = bitlinear(&x, &w, None).and_then(|y| y.to_vec2::<f32>());
+                    for (got, want) in got.unwrap().concat().iter().zip(&want) {
+                        let most = 1e-5 * want.abs() + 1e-5;
+                        assert!((got - want).abs() < most, "{got} {want} {isa:?} {grid:?}");
+                    }
+                });
+            }
+        }
+        Ok(())
+    }
+}

@@ -2,6 +2,7 @@
 
 use super::stacks::{Dim, Stacks};
 use super::{output_shape, NAME};
+use crate::check;
 use crate::metal::{alloc, dtype_name, finish, gemm, grid, sources, Launch, Operand};
 use crate::ops::activation::Act;
 use crate::ops::linear::metal::{Arg, Matrix, Product};
@@ -34,6 +35,10 @@ struct Params {
 pub fn forward(act: Act, x: Arg, y: Arg, bias: Option<Arg>) -> Result<(MetalStorage, Shape)> {
     let shape = output_shape(x.1, y.1, bias.map(|(_, l)| l))?;
     let (device, dtype, count) = (x.0.device(), x.0.dtype(), shape.elem_count());
+    check::same_dtype(NAME, dtype, "y", y.0.dtype())?;
+    if let Some((bias, _)) = bias {
+        check::same_dtype(NAME, dtype, "bias", bias.dtype())?;
+    }
     let out = match count {
         0 => alloc(device, 0, dtype)?,
         _ => {

@@ -1,7 +1,9 @@
 //! Products of floats and a quantised weight: `y = x·Wᵀ + bias` with W of 1, 2, 4 or 8 bits, decoded on the way.
 //!
 //! Backward: `dx = g·W`, `dbias = Σ g` over the rows. Accumulated in f32; of W, never more than some rows or columns are
-//! decoded at a time.
+//! decoded at a time. Few rows on the CPU are not decoded at all: there x is written as integers of 24 bits with scales, so
+//! that a result is off by some 1e-6 of `max|w| · Σ|x|`, with the largest weight of each group, and its last bits depend on
+//! how many rows there are.
 
 mod cpu;
 #[cfg(feature = "metal")]

@@ -12,7 +12,7 @@
 //! | `Affine` | ±(max x − min x) / (2ᵇⁱᵗˢ − 1), adjusted so that 0 is met | 0 | the end of the range that is farther from 0 |
 //!
 //! Numbers below the scheme's eps count as eps before they are divided by. A unit that holds a NaN or an infinity, or whose
-//! sum or range is beyond f32, has NaN for its scale, and so for all its values.
+//! sum is beyond f32, has NaN for its scale, and so for all its values; so are the values of one whose range is beyond f32.
 //!
 //! Backward: [`fake_quantize`] is straight through, `dx = g`; clipped, `dx = g` where x is no further than half a step beyond
 //! the codes, and 0 elsewhere. [`dequantize`] has `dscale = Σ g · (code − zero)` and `dbias = Σ g` over a unit.

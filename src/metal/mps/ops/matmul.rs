@@ -102,9 +102,13 @@ fn output_shape(x: &Layout, y: &Layout) -> Result<(Product, Shape)> {
     if leading != others || k != inner {
         return Err(refuse());
     }
-    let matrices = leading.iter().product();
     let (m, n, k) = (*m, *n, *k);
     let shape = Shape::from([leading, &[m, n]].concat());
+    // What is read may have been broadcast to any size.
+    for dims in [shape.dims(), xs, ys] {
+        check::size(NAME, dims)?;
+    }
+    let matrices = leading.iter().product();
     Ok((Product { matrices, m, n, k }, shape))
 }
 
@@ -116,10 +120,7 @@ pub(in crate::metal::mps) fn forward_in_parts(
 ) -> Result<(MetalStorage, Shape)> {
     let (device, dtype) = (x.0.device(), x.0.dtype());
     check_dtype(NAME, dtype)?;
-    if y.0.dtype() != dtype {
-        let what = format!("y has dtype {:?}, x has {dtype:?}", y.0.dtype());
-        return Err(check::error(NAME, what));
-    }
+    check::same_dtype(NAME, dtype, "y", y.0.dtype())?;
     let (product, shape) = output_shape(x.1, y.1)?;
     let count = shape.elem_count();
     let out = if count > 0 && product.k == 0 {

@@ -7,6 +7,7 @@ use super::algo::Tile;
 use super::transposed::NAME as TRANSPOSED;
 use super::weight_grad::NAME as WEIGHT_GRAD;
 use super::{check_bias, Conv2d, ConvAlgo, ConvTranspose2d, Geometry, WeightGrad, NAME};
+use crate::check;
 use crate::metal::grid::{self, Grid};
 use crate::metal::sources::{Source, CONV2D, CONV2D_GEMM};
 use crate::metal::{alloc, dtype_name, finish, Launch, Operand};
@@ -75,9 +76,19 @@ impl Kernel {
     }
 }
 
+/// Whoever applies the ops themselves may have mixed them.
+fn check_dtypes(op: &str, x: DType, (name, w): (&str, Arg), bias: Option<Arg>) -> Result<()> {
+    check::same_dtype(op, x, name, w.0.dtype())?;
+    match bias {
+        Some((bias, _)) => check::same_dtype(op, x, "bias", bias.dtype()),
+        None => Ok(()),
+    }
+}
+
 pub fn forward(conv: &Conv2d, x: Arg, w: Arg, bias: Option<Arg>) -> Result<(MetalStorage, Shape)> {
     let g = Geometry::new(NAME, x.1, w.1, conv.window)?;
     let (device, dtype) = (x.0.device(), x.0.dtype());
+    check_dtypes(NAME, dtype, ("weight", w), bias)?;
     let bias_layout = bias.map(|(_, l)| l);
     check_bias(NAME, g.groups * g.c_out, bias_layout)?;
     let algo = conv.algo.on_metal(&g, dtype)?;
@@ -132,6 +143,7 @@ pub fn transposed(
 ) -> Result<(MetalStorage, Shape)> {
     let g = conv.geometry;
     let (device, dtype) = (y.0.device(), y.0.dtype());
+    check_dtypes(TRANSPOSED, dtype, ("weight", w), bias)?;
     let bias_layout = bias.map(|(_, l)| l);
     conv.check(y.1, w.1, bias_layout)?;
     let count = g.x_shape().elem_count();
@@ -167,6 +179,7 @@ pub fn weight_grad(grad: &WeightGrad, x: Arg, y: Arg) -> Result<(MetalStorage, S
     grad.check(x.1, y.1)?;
     let g = grad.0;
     let (device, dtype) = (x.0.device(), x.0.dtype());
+    check_dtypes(WEIGHT_GRAD, dtype, ("grad_out", y), None)?;
     let count = g.w_shape().elem_count();
     let out = alloc(device, count, dtype)?;
     if count > 0 {

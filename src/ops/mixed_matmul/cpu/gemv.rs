@@ -125,18 +125,9 @@ impl<'a> Gemv<'a> {
     #[inline(always)]
     fn outliers(&self, row: usize, output: usize) -> f32 {
         let outliers = self.x.outliers[row].iter();
-        outliers.map(|&(col, x)| x * self.value(output, col)).sum()
-    }
-
-    /// An element of W.
-    fn value(&self, output: usize, col: usize) -> f32 {
-        let Decoder { scheme, cols, .. } = *self.decoder;
-        let start = col / scheme.per_byte() * scheme.per_byte();
-        let mut values = [0f32; 8];
-        let some = start..cols.min(start + scheme.per_byte());
-        // SAFETY: a byte has no more.
-        unsafe { self.decoder.decode(output, some, values.as_mut_ptr()) };
-        values[col - start]
+        outliers
+            .map(|&(col, x)| x * self.decoder.value(output, col))
+            .sum()
     }
 }
 
@@ -201,7 +192,7 @@ impl Share<'_> {
     }
 }
 
-/// Of codes of so many bits, with several scales to a vector or one.
+/// Of codes of so many bits, and whether vectors have groups of their own.
 struct Bits<'a, const BITS: usize, const PARTS: bool>(Share<'a>);
 
 impl<const BITS: usize, const PARTS: bool> Kernel for Bits<'_, BITS, PARTS> {

@@ -173,3 +173,44 @@ pub fn transposed(w: &Quantized, parts: Parts<CpuStorage>, (x, xl): Arg) -> Resu
         Ok(T::wrap(out))
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{mixed_matmul, reference};
+    use crate::cpu::dot::with_every_isa;
+    use crate::ops::quantize::{quantize, Grid, Per, Scheme};
+    use candle_core::{Device, Result, Tensor};
+
+    fn wave(rows: usize, cols: usize) -> Result<Tensor> {
+        let value = |i: usize| (i as f32 * 0.7).sin() * 1.5 + (i % 11) as f32 / 8.0 - 0.4;
+        let values: Vec<f32> = (0..rows * cols).map(value).collect();
+        Tensor::from_vec(values, (rows, cols), &Device::Cpu)
+    }
+
+    #[test]
+    fn every_instruction_set_multiplies() -> Result<()> {
+        let cols = 64 * 5;
+        let (x, w) = (wave(3, cols)?, wave(7, cols)?);
+        for grid in [
+            Grid::Ternary,
+            Grid::Sign { centred: true },
+            Grid::Int8,
+            Grid::ZeroPoint { bits: 8 },
+            Grid::Affine { bits: 2 },
+            Grid::Affine { bits: 4 },
+        ] {
+            for per in [Per::Row, Per::Group(16), Per::Group(32), Per::Group(64)] {
+                let w = quantize(&w, Scheme::new(grid, per))?;
+                let want = reference(&x, &w, None)?.to_vec2::<f32>()?.concat();
+                with_every_isa(|isa| {
+                    let got = mixed_matmul(&x, &w, None).and_then(|y| y.to_vec2::<f32>());
+                    let got = got.unwrap().concat();
+                    for (got, want) in got.iter().zip(&want) {
+                        assert!((got - want).abs() < 1e-3, "{isa:?} {grid:?} {per:?}");
+                    }
+                });
+            }
+        }
+        Ok(())
+    }
+}

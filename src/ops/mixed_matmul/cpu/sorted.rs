@@ -1,11 +1,11 @@
 //! x as integers, in bytes.
 //!
 //! An integer has 24 bits and a scale that it shares with its neighbours of a unit: `x = scale · (b₀ + 2⁸·b₁ + 2¹⁶·b₂)`. So
-//! much is lost as f32 loses when a sum passes by the largest of them. Where one is so large that the others would lose
-//! more, it is set aside.
+//! much is lost as f32 loses when a sum passes by the largest of them. Where some are so large that the others would lose
+//! more, they are set aside.
 
 use crate::cpu::parallel::{self, Shared};
-use crate::cpu::rows::fold;
+use crate::cpu::rows::{fold, Fold};
 use crate::cpu::simd::{self, Simd};
 use crate::ops::quantize::cpu::{AbsMax, Sums};
 
@@ -13,8 +13,8 @@ use crate::ops::quantize::cpu::{AbsMax, Sums};
 pub const PLANES: usize = 3;
 /// The largest integer.
 const MOST: f32 = 127.0 * 65536.0;
-/// What is so many times as large as the mean of the others of its unit is set aside: then their integers have 16 bits left.
-const OUTLIER: f32 = 256.0;
+/// Integers that are so many times smaller than the largest have 16 bits left. Where most are, those above are set aside.
+const LARGE: f32 = 256.0;
 /// Bytes of the widest vectors, and the columns that meet those of codes of one bit.
 const MAX_WIDTH: usize = 64;
 const MAX_BLOCK: usize = 8 * MAX_WIDTH;
@@ -124,9 +124,10 @@ impl Sorted {
                         lows: part(all_lows, row, groups),
                         outliers,
                     });
-                    // Rows of nothing but tiny numbers, or of many that are large, are not for integers, nor are NaN and ∞.
+                    // Rows of nothing but tiny numbers, or of many that are large, are not for integers, nor are NaN, ∞ and what
+                    // adds up to it.
                     let few = outliers.len() <= 4 + cols / 64;
-                    let fits = largest == 0.0 || (1e-20..f32::INFINITY).contains(&largest);
+                    let fits = largest == 0.0 || (1e-20..1e28).contains(&largest);
                     *all_fits.get().add(row) = few && fits;
                 }
             }
@@ -225,40 +226,36 @@ impl Row<'_> {
         self.lows[group] = (-f64::from(self.shape.middle) * low) as f32;
     }
 
-    /// The largest |x| of a unit and Σ x, after what is too large for its neighbours has been taken out.
+    /// The largest |x| of a unit and Σ x, after what is too large for the others has been taken out.
     #[inline(always)]
     fn measure<S: Simd>(&mut self, s: S, x: &mut [f32], col: usize) -> (f32, f32) {
-        let first = x[0];
+        let (first, n) = (x[0], x.len());
         // SAFETY: as many are there.
-        let [max] = unsafe { fold(s, AbsMax { first }, [x.as_ptr()], x.len()) };
-        let [sizes, sum] = unsafe { fold(s, Sums, [x.as_ptr()], x.len()) };
-        if max == f32::INFINITY || !is_outlier(max, sizes - max, x.len()) {
-            return (max, sum);
-        }
-        let max = self.set_aside(x, col);
+        let [max] = unsafe { fold(s, AbsMax { first }, [x.as_ptr()], n) };
+        let [large, small] = unsafe { fold(s, Split(max / LARGE), [x.as_ptr()], n) };
+        let max = match max < f32::INFINITY && are_outliers(large as usize, small, n) {
+            true => self.set_aside(x, col),
+            false => max,
+        };
         // SAFETY: as above.
-        let [_, sum] = unsafe { fold(s, Sums, [x.as_ptr()], x.len()) };
+        let [_, sum] = unsafe { fold(s, Sums, [x.as_ptr()], n) };
         (max, sum)
     }
 
-    /// Takes out what is too large for its neighbours; the largest of those that stay.
+    /// Takes out what is too large for the others; the largest of those that stay.
     #[inline(never)]
     fn set_aside(&mut self, x: &mut [f32], col: usize) -> f32 {
         loop {
-            let (mut at, mut max) = (0, 0f32);
-            for (i, x) in x.iter().enumerate() {
-                if x.abs() > max {
-                    (at, max) = (i, x.abs());
-                }
-            }
-            let largest = std::mem::replace(&mut x[at], 0.0);
-            let others: f32 = x.iter().map(|x| x.abs()).sum();
-            // Nothing but zeros loses nothing.
-            if others == 0.0 || !is_outlier(max, others, x.len()) {
-                x[at] = largest;
+            let max = x.iter().fold(0f32, |max, x| max.max(x.abs()));
+            let is_large = |x: f32| x.abs() >= max / LARGE;
+            let large = x.iter().filter(|x| is_large(**x)).count();
+            let small: f32 = x.iter().filter(|x| !is_large(**x)).map(|x| x.abs()).sum();
+            if !are_outliers(large, small, x.len()) {
                 return max;
             }
-            self.outliers.push((col + at, largest));
+            for (i, x) in x.iter_mut().enumerate().filter(|(_, x)| is_large(**x)) {
+                self.outliers.push((col + i, std::mem::take(x)));
+            }
         }
     }
 
@@ -305,8 +302,24 @@ fn top_byte(integer: i32) -> i32 {
     raised(integer) >> 16
 }
 
-/// Whether what is `max` makes the others of `n`, which are so much together, lose too many digits.
+/// How many are large, and Σ |x| of the others.
+#[derive(Clone, Copy)]
+struct Split(f32);
+
+impl Fold<1, 2> for Split {
+    #[inline(always)]
+    fn step<S: Simd>(&self, s: S, [large, small]: [S::F; 2], [x]: [S::F; 1]) -> [S::F; 2] {
+        let (zero, size) = (s.splat(0.0), s.abs(x));
+        let is_small = s.lt(size, s.splat(self.0));
+        [
+            s.add(large, s.select(is_small, zero, s.splat(1.0))),
+            s.add(small, s.select(is_small, size, zero)),
+        ]
+    }
+}
+
+/// Whether so many of `n` make the others, which are so much together, lose too many digits.
 #[inline(always)]
-fn is_outlier(max: f32, others: f32, n: usize) -> bool {
-    max * (n - 1) as f32 > OUTLIER * others
+fn are_outliers(large: usize, small: f32, n: usize) -> bool {
+    small > 0.0 && 4 * large <= n
 }

@@ -100,6 +100,24 @@ impl Decoder<'_> {
         })
     }
 
+    /// One element of a weight whose codes are bits and whose units are not those of columns.
+    pub fn value(&self, row: usize, col: usize) -> f32 {
+        let Decoder { scheme, cols, .. } = *self;
+        let (per_byte, bits) = (scheme.per_byte(), scheme.bits() as usize);
+        let byte = self.codes[row * scheme.row_bytes(cols) + col / per_byte];
+        let code = (byte >> (bits * (col % per_byte))) & (u8::MAX >> (8 - bits));
+        let code = match scheme.grid {
+            Grid::Int8 => f32::from(code as i8),
+            _ => f32::from(code),
+        };
+        let unit = self.unit(match scheme.per {
+            Per::Tensor | Per::Column => 0,
+            Per::Row => row,
+            Per::Group(group) => row * (cols / group) + col / group,
+        });
+        (code - unit.zero) * unit.scale + unit.bias
+    }
+
     /// As [`Units::at`] has it, for a unit that is shared by all columns or a group.
     fn unit(&self, index: usize) -> Unit {
         let offset = self.offsets.get(index).copied().unwrap_or(0.0);

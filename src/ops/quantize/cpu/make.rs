@@ -14,7 +14,7 @@ pub(super) trait Make<T>: Copy + Send + Sync {
         0
     }
 
-    /// Writes columns from `i` on, LANES of them or `left` if that is less. `room` is column 0's.
+    /// Writes columns from `at` on, LANES of them or `left` if that is less.
     ///
     /// # Safety
     /// They exist, and no other thread writes them.
