@@ -121,8 +121,8 @@ impl<'a> Gemv<'a> {
         }
     }
 
-    /// What the outliers of a row of x give.
-    #[inline(always)]
+    /// What the outliers of a row of x give. Rare, and no part of the loops around it.
+    #[inline(never)]
     fn outliers(&self, row: usize, output: usize) -> f32 {
         let outliers = self.x.outliers[row].iter();
         outliers
@@ -242,7 +242,10 @@ impl<const BITS: usize, const PARTS: bool> Bits<'_, BITS, PARTS> {
         }
         for (r, totals) in totals.into_iter().enumerate() {
             for (o, total) in totals.into_iter().enumerate() {
-                let y = b.reduce_add(total) + gemv.outliers(row + r, output + o);
+                let mut y = b.reduce_add(total);
+                if !gemv.x.outliers[row + r].is_empty() {
+                    y += gemv.outliers(row + r, output + o);
+                }
                 // SAFETY: there is room for it, and it is this thread's.
                 unsafe { *out.get().add((row + r) * gemv.outputs + output + o) = y };
             }
