@@ -68,6 +68,16 @@ pub fn same_dtype(op: &str, x: DType, name: &str, other: DType) -> Result<()> {
     }
 }
 
+/// The same of several, if they are there.
+#[cfg(feature = "metal")]
+pub fn same_dtypes(op: &str, x: DType, others: &[(&str, Option<DType>)]) -> Result<()> {
+    let given = |(name, dtype): &(&'_ str, Option<DType>)| match dtype {
+        Some(dtype) => same_dtype(op, x, name, *dtype),
+        None => Ok(()),
+    };
+    others.iter().try_for_each(given)
+}
+
 /// `other` (called `name`) has x's shape.
 pub fn same_shape(op: &str, x: &Tensor, name: &str, other: &Tensor) -> Result<()> {
     if x.dims() != other.dims() {

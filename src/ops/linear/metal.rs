@@ -266,10 +266,11 @@ pub fn gemm(x: Arg, w: Arg) -> Result<Option<Arc<Buffer>>> {
 pub fn forward(x: Arg, w: Arg, bias: Option<Arg>, scale: f32) -> Result<(MetalStorage, Shape)> {
     check_layouts(NAME, x.1, w.1, bias.map(|(_, l)| l))?;
     let (device, dtype) = (x.0.device(), x.0.dtype());
-    check::same_dtype(NAME, dtype, "weight", w.0.dtype())?;
-    if let Some((bias, _)) = bias {
-        check::same_dtype(NAME, dtype, "bias", bias.dtype())?;
-    }
+    let others = [
+        ("weight", Some(w.0.dtype())),
+        ("bias", bias.map(|(b, _)| b.dtype())),
+    ];
+    check::same_dtypes(NAME, dtype, &others)?;
     let (xs, ws) = (Matrix::new(NAME, x)?, Matrix::new(NAME, w)?);
     let bias = bias.map(|(b, l)| Operand::contiguous(b, l)).transpose()?;
     let product = Product {

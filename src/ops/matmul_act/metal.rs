@@ -35,10 +35,11 @@ struct Params {
 pub fn forward(act: Act, x: Arg, y: Arg, bias: Option<Arg>) -> Result<(MetalStorage, Shape)> {
     let shape = output_shape(x.1, y.1, bias.map(|(_, l)| l))?;
     let (device, dtype, count) = (x.0.device(), x.0.dtype(), shape.elem_count());
-    check::same_dtype(NAME, dtype, "y", y.0.dtype())?;
-    if let Some((bias, _)) = bias {
-        check::same_dtype(NAME, dtype, "bias", bias.dtype())?;
-    }
+    let others = [
+        ("y", Some(y.0.dtype())),
+        ("bias", bias.map(|(b, _)| b.dtype())),
+    ];
+    check::same_dtypes(NAME, dtype, &others)?;
     let out = match count {
         0 => alloc(device, 0, dtype)?,
         _ => {

@@ -76,19 +76,14 @@ impl Kernel {
     }
 }
 
-/// Whoever applies the ops themselves may have mixed them.
-fn check_dtypes(op: &str, x: DType, (name, w): (&str, Arg), bias: Option<Arg>) -> Result<()> {
-    check::same_dtype(op, x, name, w.0.dtype())?;
-    match bias {
-        Some((bias, _)) => check::same_dtype(op, x, "bias", bias.dtype()),
-        None => Ok(()),
-    }
-}
-
 pub fn forward(conv: &Conv2d, x: Arg, w: Arg, bias: Option<Arg>) -> Result<(MetalStorage, Shape)> {
     let g = Geometry::new(NAME, x.1, w.1, conv.window)?;
     let (device, dtype) = (x.0.device(), x.0.dtype());
-    check_dtypes(NAME, dtype, ("weight", w), bias)?;
+    let others = [
+        ("weight", Some(w.0.dtype())),
+        ("bias", bias.map(|(b, _)| b.dtype())),
+    ];
+    check::same_dtypes(NAME, dtype, &others)?;
     let bias_layout = bias.map(|(_, l)| l);
     check_bias(NAME, g.groups * g.c_out, bias_layout)?;
     let algo = conv.algo.on_metal(&g, dtype)?;
@@ -143,7 +138,11 @@ pub fn transposed(
 ) -> Result<(MetalStorage, Shape)> {
     let g = conv.geometry;
     let (device, dtype) = (y.0.device(), y.0.dtype());
-    check_dtypes(TRANSPOSED, dtype, ("weight", w), bias)?;
+    let others = [
+        ("weight", Some(w.0.dtype())),
+        ("bias", bias.map(|(b, _)| b.dtype())),
+    ];
+    check::same_dtypes(TRANSPOSED, dtype, &others)?;
     let bias_layout = bias.map(|(_, l)| l);
     conv.check(y.1, w.1, bias_layout)?;
     let count = g.x_shape().elem_count();
@@ -179,7 +178,7 @@ pub fn weight_grad(grad: &WeightGrad, x: Arg, y: Arg) -> Result<(MetalStorage, S
     grad.check(x.1, y.1)?;
     let g = grad.0;
     let (device, dtype) = (x.0.device(), x.0.dtype());
-    check_dtypes(WEIGHT_GRAD, dtype, ("grad_out", y), None)?;
+    check::same_dtype(WEIGHT_GRAD, dtype, "grad_out", y.0.dtype())?;
     let count = g.w_shape().elem_count();
     let out = alloc(device, count, dtype)?;
     if count > 0 {

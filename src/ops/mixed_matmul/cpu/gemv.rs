@@ -3,12 +3,13 @@
 //! For that x is cut into bytes, see [`Sorted`]. As in `bitlinear` they lie so that W's codes can be multiplied as they are.
 
 use super::sorted::{Shape, Sorted, PLANES};
+use super::values::Values;
 use crate::cpu::codes::CodeRows;
 use crate::cpu::dot::{dispatch, four_bits, one_bit, two_bits, width, Bytes, Kernel, MAX_LANES};
 use crate::cpu::parallel::{self, Shared};
 use crate::cpu::simd::prefetch;
 use crate::ops::quantize::cpu::Decoder;
-use crate::ops::quantize::{Grid, Packing, Per, Scheme};
+use crate::ops::quantize::{Grid, Packing, Per};
 use std::ops::Range;
 
 /// Rows of W that a row of x meets at a time.
@@ -136,44 +137,6 @@ impl<'a> Gemv<'a> {
 struct Units<'a> {
     scales: &'a [f32],
     offsets: &'a [f32],
-}
-
-/// What codes stand for: `(code − middle) · factor · scale`, and what the middle one stands for,
-/// `(a + b · offset) · scale + c · offset`.
-#[derive(Clone, Copy)]
-struct Values {
-    /// The code that is subtracted from all others, so that small sums stay small.
-    middle: f32,
-    factor: f32,
-    a: f32,
-    b: f32,
-    c: f32,
-}
-
-impl Values {
-    fn of(scheme: &Scheme) -> Self {
-        let [middle, factor, a, b, c] = match scheme.grid {
-            Grid::Ternary => [1.0, 1.0, 0.0, 0.0, 0.0],
-            Grid::Sign { .. } => [0.0, 2.0, -1.0, 0.0, 0.0],
-            // They are raised by as much.
-            Grid::Int8 => [128.0, 1.0, 0.0, 0.0, 0.0],
-            Grid::ZeroPoint { bits } => {
-                let middle = (1 << (bits - 1)) as f32;
-                [middle, 1.0, middle, -1.0, 0.0]
-            }
-            Grid::Affine { bits } => {
-                let middle = (1 << (bits - 1)) as f32;
-                [middle, 1.0, middle, 0.0, 1.0]
-            }
-        };
-        Values {
-            middle,
-            factor,
-            a,
-            b,
-            c,
-        }
-    }
 }
 
 /// Some outputs of all rows, by one thread.

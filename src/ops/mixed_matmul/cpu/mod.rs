@@ -3,6 +3,7 @@
 
 mod gemv;
 mod sorted;
+mod values;
 
 use super::{Parts, Quantized, NAME};
 use crate::cpu::element::Element;
