@@ -7,10 +7,6 @@ mod cases;
 #[allow(dead_code, reason = "compare reads more of it")]
 #[path = "../examples/compare/plan.rs"]
 mod plan;
-#[path = "../examples/compare/sizes.rs"]
-mod sizes;
-#[path = "../examples/compare/stock.rs"]
-mod stock;
 #[allow(dead_code, reason = "compare reads more of it")]
 #[path = "../examples/compare/workload.rs"]
 mod workload;

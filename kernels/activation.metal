@@ -55,4 +55,4 @@ template <typename T, typename Act>
 
 FOR_ACTS(activation_fwd, "activation_fwd")
 FOR_ACTS(activation_inplace, "activation_inplace")
-FOR_ACTS(activation_bwd, "activation_bwd")
+FOR_ACTS_BUT_IDENTITY(activation_bwd, "activation_bwd")

@@ -1,7 +1,8 @@
-// x W^T + bias with x as integers of 8 bits, one scale to a row, and W of -1, 0 and 1 or of -1 and 1, summed up as integers.
+// x W^T + bias with x rounded to 8-bit integers, one scale to a row, and W of -1, 0 and 1 or of -1 and 1, summed as integers.
 //
-// Few rows of x: a GEMV on bits. x's integers are taken apart into eight planes of a bit each; what 32 of them add is found
-// by counting the bits that a plane has in common with W's codes as they lie. Many rows: tiles of simdgroup matrices.
+// Few rows of x: a GEMV on bits. 32 integers of x are stored as eight bit planes, words that hold one bit of each. The sum of
+// the integers that W's codes choose is found by counting the bits that each plane and the word of codes have in common.
+// Many rows: tiles of simdgroup matrices.
 
 struct GemvParams {
     ulong x_row;  // strides in elements
@@ -10,7 +11,7 @@ struct GemvParams {
     uint outputs;
     uint cols;
     uint row_bytes;
-    uint scale_stride;  // 0 where one serves all outputs
+    uint scale_stride;  // 0 where one scale serves all outputs
     uint has_bias;
     uint aligned;  // codes may be read four bytes at a time
     float eps;
@@ -26,7 +27,7 @@ struct TileParams {
     uint aligned;
 };
 
-// The same roundings as on the CPU.
+// Rounded as on the CPU, without a fused multiplication and addition.
 inline float finish(int sum, float x_scale, float w_scale, float bias) {
 #pragma METAL fp contract(off)
     float scaled = float(sum) * (x_scale * w_scale);
@@ -35,25 +36,26 @@ inline float finish(int sum, float x_scale, float w_scale, float bias) {
 
 // ---- Few rows ----
 
-// The eight planes of 32 integers, and their sum. An odd stride keeps lanes in banks of their own.
+// Words that stand for 32 integers: their eight bit planes, and their sum. An odd number keeps neighbouring lanes in
+// different banks of threadgroup memory.
 #define PLANES 9u
 
-// Of at most R rows: integers that a threadgroup holds at a time of each, in words of 32 (9 or 18 KB in all), and outputs of
-// a simdgroup.
-#define HELD(R) ((R) == 1u ? 256u : 64u)
+// For at most R rows: how many times 32 columns of each row are in threadgroup memory at a time (9 or 18 KB in all), and the
+// outputs of a simdgroup. src/ops/bitlinear/metal.rs has both numbers too.
+#define STAGED(R) ((R) == 1u ? 256u : 64u)
 #define OUTPUTS(R) ((R) == 1u ? 8u : 4u)
 
-// Values of x that a thread keeps between measuring a row and rounding it.
+// Numbers of x that a thread keeps in registers between finding the largest of a row and rounding it.
 #define KEPT 8u
 
-// Which of 32 neighbouring integers a lane brings: neighbouring bits of W's words are of neighbouring columns, or, of two
-// bits, of columns in two words.
+// Which of 32 neighbouring columns becomes bit `lane` of a plane. Codes of 1 bit are in order. Two words of 2-bit codes hold 16
+// columns each, and Chunk interleaves their bits.
 template <uint BITS>
-inline uint place(uint lane) {
+inline uint column_of_bit(uint lane) {
     return BITS == 1u ? lane : lane / 2u + (lane % 2u) * 16u;
 }
 
-// Writes the planes of 32 integers, one of each lane.
+// Writes the planes and the sum of 32 integers, of which each lane has one.
 inline void store_planes(threadgroup uint* to, int q, uint lane) {
     uint mine = uint(simd_sum(q));
     for (uint bit = 0u; bit < 8u; bit++) {
@@ -65,8 +67,8 @@ inline void store_planes(threadgroup uint* to, int q, uint lane) {
     }
 }
 
-// The sum of those of 32 integers that are chosen by bits.
-inline int chosen(thread const uint* planes, uint bits) {
+// The sum of the integers whose bit in `bits` is set. Plane 7 holds the sign bits, which count -128.
+inline int masked_sum(thread const uint* planes, uint bits) {
     int sum = -int(popcount(planes[7] & bits));
     for (uint i = 7u; i > 0u; i--) {
         sum = 2 * sum + int(popcount(planes[i - 1u] & bits));
@@ -74,11 +76,11 @@ inline int chosen(thread const uint* planes, uint bits) {
     return sum;
 }
 
-// W's codes for 32 integers.
+// W's codes of 32 columns, as bit planes too.
 template <uint BITS>
 struct Chunk {
     uint low;
-    uint high;
+    uint high;  // of codes of 2 bits
 
     void load(device const uchar* row, uint word, uint row_bytes, bool aligned) thread {
         uint a = load_word(row, word * 4u * BITS, row_bytes, aligned);
@@ -91,47 +93,48 @@ struct Chunk {
         }
     }
 
-    // Of what the codes stand for, code - 1 or 2 code - 1, and the integers.
+    // The sum of the products of 32 integers and weights, which are code - 1 or, of 1 bit, 2 code - 1.
     int dot(thread const uint* planes) const thread {
         int sum = int(planes[8]);
-        int codes = chosen(planes, low);
-        return BITS == 2u ? codes + 2 * chosen(planes, high) - sum : 2 * codes - sum;
+        int codes = masked_sum(planes, low);
+        return BITS == 2u ? codes + 2 * masked_sum(planes, high) - sum : 2 * codes - sum;
     }
 };
 
-struct Here {
+// Where a thread is in its threadgroup.
+struct ThreadPlace {
     uint lane;
     uint simdgroup;
     uint simdgroups;
 };
 
-// Integers of words from `word0` on, up to `count` of them, of the rows that there are.
+// Writes the planes of `count` times 32 integers, from `word0` times 32 on, for all rows.
 template <uint BITS, uint R, typename X>
 inline void store_integers(
-    threadgroup uint* planes, device const X* x, constant GemvParams& p, uint word0, uint count, Here here
+    threadgroup uint* planes, device const X* x, constant GemvParams& p, uint word0, uint count, ThreadPlace here
 ) {
     for (uint i = here.simdgroup; i < p.rows * count; i += here.simdgroups) {
         uint r = i / count;
         uint word = i % count;
-        uint k = (word0 + word) * 32u + place<BITS>(here.lane);
+        uint k = (word0 + word) * 32u + column_of_bit<BITS>(here.lane);
         int q = k < p.cols ? int(x[ulong(r) * p.x_row + ulong(k) * p.x_col]) : 0;
-        store_planes(planes + (r * HELD(R) + word) * PLANES, q, here.lane);
+        store_planes(planes + (r * STAGED(R) + word) * PLANES, q, here.lane);
     }
 }
 
-// A finite |x|, or infinity.
+// |x| if it is finite, otherwise infinity.
 inline float size_of(float x) {
     float a = fabs(x);
     return a < INFINITY ? a : INFINITY;
 }
 
-// Rounds a row, and gives its scale: NaN if one of its numbers isn't finite.
+// Rounds a row to 8-bit integers, writes their planes and returns their scale: NaN if one of the numbers is not finite.
 template <uint BITS, typename X>
 inline float round_row(
-    threadgroup uint* planes, device const X* x, constant GemvParams& p, threadgroup float* scratch, Here here
+    threadgroup uint* planes, device const X* x, constant GemvParams& p, threadgroup float* scratch, ThreadPlace here
 ) {
     uint words = (p.cols + 31u) / 32u;
-    uint offset = place<BITS>(here.lane);
+    uint offset = column_of_bit<BITS>(here.lane);
     float kept[KEPT];
     float most = 0.0f;
     for (uint i = 0u; i < KEPT; i++) {
@@ -162,8 +165,8 @@ inline float round_row(
     return finite ? most / 127.0f : NAN;
 }
 
-// At most R rows. x is shared by the threadgroup, so that it is read once for all its outputs. FUSED, it is given as numbers,
-// which each threadgroup rounds itself and has to hold as a whole; otherwise as integers.
+// A GEMV of at most R rows. The planes of x are shared by the threadgroup, so that x is read once for all its outputs. If FUSED,
+// x is floats, which each threadgroup rounds itself; then whole rows must fit STAGED. Otherwise x is integers.
 template <typename T, typename X, bool FUSED, uint BITS, uint R>
 [[kernel]] void bitlinear_gemv(
     device const X* x [[buffer(0)]],
@@ -178,9 +181,9 @@ template <typename T, typename X, bool FUSED, uint BITS, uint R>
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint simdgroups [[simdgroups_per_threadgroup]]
 ) {
-    threadgroup uint planes[R * HELD(R) * PLANES];
+    threadgroup uint planes[R * STAGED(R) * PLANES];
     threadgroup float scratch[32];
-    Here here;
+    ThreadPlace here;
     here.lane = lane;
     here.simdgroup = simdgroup;
     here.simdgroups = simdgroups;
@@ -190,7 +193,7 @@ template <typename T, typename X, bool FUSED, uint BITS, uint R>
     for (uint r = 0u; r < R; r++) {
         x_scale[r] = 0.0f;
         if (FUSED && r < p.rows) {
-            x_scale[r] = round_row<BITS>(planes + r * HELD(R) * PLANES, x + ulong(r) * p.x_row, p, scratch, here);
+            x_scale[r] = round_row<BITS>(planes + r * STAGED(R) * PLANES, x + ulong(r) * p.x_row, p, scratch, here);
         }
         for (uint o = 0u; o < OUTPUTS(R); o++) {
             acc[r][o] = 0;
@@ -198,8 +201,8 @@ template <typename T, typename X, bool FUSED, uint BITS, uint R>
     }
     bool aligned = p.aligned != 0u;
     uint words = (p.cols + 31u) / 32u;
-    for (uint word0 = 0u; word0 < words; word0 += HELD(R)) {
-        uint count = min(HELD(R), words - word0);
+    for (uint word0 = 0u; word0 < words; word0 += STAGED(R)) {
+        uint count = min(STAGED(R), words - word0);
         if (!FUSED) {
             threadgroup_barrier(mem_flags::mem_threadgroup);
             store_integers<BITS, R>(planes, x, p, word0, count, here);
@@ -209,14 +212,14 @@ template <typename T, typename X, bool FUSED, uint BITS, uint R>
             Chunk<BITS> chunks[OUTPUTS(R)];
             for (uint o = 0u; o < OUTPUTS(R); o++) {
                 device const uchar* row = codes + ulong(first + o) * p.row_bytes;
-                // Of one beyond the end nothing is read.
+                // Of an output beyond the last one, 0 bytes are read.
                 chunks[o].load(row, word0 + word, first + o < p.outputs ? p.row_bytes : 0u, aligned);
             }
             for (uint r = 0u; r < R; r++) {
                 if (r < p.rows) {
                     uint mine[PLANES];
                     for (uint i = 0u; i < PLANES; i++) {
-                        mine[i] = planes[(r * HELD(R) + word) * PLANES + i];
+                        mine[i] = planes[(r * STAGED(R) + word) * PLANES + i];
                     }
                     for (uint o = 0u; o < OUTPUTS(R); o++) {
                         acc[r][o] += chunks[o].dot(mine);
@@ -225,13 +228,13 @@ template <typename T, typename X, bool FUSED, uint BITS, uint R>
             }
         }
     }
-    // Lane o ends output o.
+    // Lane o scales and writes output o.
     uint output = first + lane;
-    bool ends = lane < OUTPUTS(R) && output < p.outputs;
-    bool reads = p.scale_stride == 0u ? lane == 0u : ends;
+    bool writes = lane < OUTPUTS(R) && output < p.outputs;
+    bool reads = p.scale_stride == 0u ? lane == 0u : writes;
     float w_scale = reads ? scales[ulong(output) * p.scale_stride] : 0.0f;
     w_scale = p.scale_stride == 0u ? simd_broadcast(w_scale, 0u) : w_scale;
-    float b = ends && p.has_bias != 0u ? float(bias[output]) : 0.0f;
+    float b = writes && p.has_bias != 0u ? float(bias[output]) : 0.0f;
     for (uint r = 0u; r < R; r++) {
         if (r < p.rows) {
             int sum = 0;
@@ -243,14 +246,14 @@ template <typename T, typename X, bool FUSED, uint BITS, uint R>
             if (!FUSED) {
                 scale = simd_broadcast(lane == 0u ? x_scales[r] : 0.0f, 0u);
             }
-            if (ends) {
+            if (writes) {
                 y[ulong(r) * p.outputs + output] = T(finish(sum, scale, w_scale, b));
             }
         }
     }
 }
 
-// `fused` rounds x on the way.
+// Those named `fused` round x themselves.
 #define FOR_GEMV(BITS, R, name) \
     KERNEL("bitlinear_fwd_gemv_" name "_f32", bitlinear_gemv<float, char, false, BITS, R>) \
     KERNEL("bitlinear_fwd_gemv_" name "_f16", bitlinear_gemv<half, char, false, BITS, R>) \
@@ -266,23 +269,21 @@ FOR_GEMV(2, 8, "2_8")
 
 // ---- Many rows ----
 
-// A threadgroup makes so many rows of DEPTH outputs.
-#define ROWS 64u
 // Outputs of a thread.
-#define SHARE (ROWS * DEPTH / TILE_THREADS)
-// Columns whose sums floats hold exactly: 127 times as many is below 2^24.
-#define EXACT 131072u
+#define THREAD_OUTPUTS (PACKED_ROWS * DEPTH / TILE_THREADS)
+// Columns whose sums a float holds exactly: 127 times this number is below 2^24. After as many, sums are added to an integer.
+#define EXACT_COLS 131072u
 
-// -1, 0 and 1, or -1 and 1.
+// Decodes weights to -1, 0 and 1, or to -1 and 1: W's scale is left to the end.
 template <uint BITS>
-struct Whole {
-    bool shared_by_eight() const thread { return true; }
-    Unit at(uint, uint) const thread {
-        Unit unit;
-        unit.scale = BITS == 2u ? 1.0f : 2.0f;
-        unit.zero = BITS == 2u ? 1.0f : 0.5f;
-        unit.bias = 0.0f;
-        return unit;
+struct UnitScale {
+    bool same_for_eight() const thread { return true; }
+    GroupScale at(uint, uint) const thread {
+        GroupScale group;
+        group.scale = BITS == 2u ? 1.0f : 2.0f;
+        group.zero = BITS == 2u ? 1.0f : 0.5f;
+        group.bias = 0.0f;
+        return group;
     }
 };
 
@@ -299,45 +300,39 @@ template <typename T, uint BITS>
     uint thread_index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]]
 ) {
-    threadgroup float xs[ROWS * TILE_ROW(DEPTH)];
+    threadgroup float xs[PACKED_ROWS * TILE_ROW(DEPTH)];
     threadgroup float ws[DEPTH * TILE_ROW(DEPTH)];
-    uint row0 = group.y * ROWS;
+    uint row0 = group.y * PACKED_ROWS;
     uint out0 = group.x * DEPTH;
     CodeRows w;
     w.codes = codes;
     w.outputs = p.outputs;
     w.cols = p.cols;
     w.row_bytes = p.row_bytes;
-    w.flip = 0u;
+    w.sign_bit = 0u;
     w.aligned = p.aligned != 0u;
     Strided<char> from_x = strided(x, p.cols, 1u);
-    Whole<BITS> units;
-    int totals[SHARE];
-    for (uint i = 0u; i < SHARE; i++) {
+    UnitScale<BITS> unit_scale;
+    int totals[THREAD_OUTPUTS];
+    for (uint i = 0u; i < THREAD_OUTPUTS; i++) {
         totals[i] = 0;
     }
-    for (uint begin = 0u; begin < p.cols; begin += EXACT) {
-        uint end = min(p.cols, begin + EXACT);
-        Quarter<ROWS, DEPTH> sums;
+    for (uint begin = 0u; begin < p.cols; begin += EXACT_COLS) {
+        uint end = min(p.cols, begin + EXACT_COLS);
+        Quarter<PACKED_ROWS, DEPTH> sums;
         sums.clear(simdgroup);
-        for (uint k0 = begin; k0 < end; k0 += DEPTH) {
-            load_tile<ROWS, DEPTH>(xs, from_x, row0, k0, p.rows, p.cols, thread_index);
-            load_codes<Bits<BITS>, false>(ws, w, units, out0, k0, thread_index);
-            threadgroup_barrier(mem_flags::mem_threadgroup);
-            if (row0 + sums.top < p.rows) {
-                sums.add(xs, ws);
-            }
-            threadgroup_barrier(mem_flags::mem_threadgroup);
-        }
+        add_terms<Bits<BITS>, false>(
+            sums, xs, ws, from_x, w, unit_scale, row0, out0, begin, end, p.rows, thread_index
+        );
         sums.store(xs);
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        for (uint i = 0u; i < SHARE; i++) {
+        for (uint i = 0u; i < THREAD_OUTPUTS; i++) {
             uint at = i * TILE_THREADS + thread_index;
             totals[i] += int(xs[at / DEPTH * TILE_ROW(DEPTH) + at % DEPTH]);
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
     }
-    for (uint i = 0u; i < SHARE; i++) {
+    for (uint i = 0u; i < THREAD_OUTPUTS; i++) {
         uint at = i * TILE_THREADS + thread_index;
         uint row = row0 + at / DEPTH;
         uint output = out0 + at % DEPTH;

@@ -1,4 +1,4 @@
-// Convolutions without matrices: for few channels, and for groups of one.
+// Direct convolutions, for few channels and for depthwise ones.
 
 // ---- One thread for each output ----
 
@@ -96,8 +96,8 @@ inline float pixel_or_zero(device const T* row, int ix, constant Conv2dParams& p
     return uint(ix) < p.input[1] ? float(row[ulong(ix) * p.x[3]]) : 0.0f;
 }
 
-// Each thread makes four neighbours of a row, for which it loads a weight once. Where the windows of neighbours overlap
-// tap by tap, a pixel is loaded once too.
+// Each thread computes four neighbouring outputs of a row and loads each weight once for them. With stride and dilation for
+// which the windows of neighbours overlap tap by tap, it loads each pixel once, too.
 template <typename T>
 [[kernel]] void conv2d_depthwise(
     device const T* x [[buffer(0)]],
@@ -152,7 +152,7 @@ template <typename T>
 
 FOR_DTYPES(conv2d_depthwise, "conv2d_fwd_depthwise")
 
-// A simdgroup for each weight, which sums over all images.
+// A simdgroup computes one element of the weight's gradient: its lanes share the sum over all images and pixels.
 template <typename T>
 [[kernel]] void conv2d_bwd_weight_depthwise(
     device const T* x [[buffer(0)]],
@@ -198,8 +198,8 @@ FOR_DTYPES(conv2d_bwd_weight_depthwise, "conv2d_bwd_weight_depthwise")
 
 // ---- Tiles ----
 
-// A threadgroup of 128 makes 8 by 16 outputs of 8 channels. It holds the pixels that they need and the weights, of as many
-// channels of x as there is room for. ConvAlgo::on_metal knows these numbers.
+// A threadgroup of 128 threads computes 8 by 16 outputs of 8 channels. Its memory holds their pixels, with the halo, and
+// their weights, for as many channels of x at a time as there is room for. `Tile` in algo.rs has the same numbers.
 #define TILE_ROWS 8u
 #define TILE_COLS 16u
 #define TILE_CHANNELS 8u
@@ -217,7 +217,7 @@ template <typename T>
     uint thread_index [[thread_index_in_threadgroup]]
 ) {
     threadgroup float pixels[TILE_PIXELS];
-    // Of four channels each.
+    // Each element has the weights of four channels.
     threadgroup float4 weights[TILE_WEIGHTS];
     const uint threads = TILE_ROWS * TILE_COLS;
     uint across = (p.output[1] + TILE_COLS - 1u) / TILE_COLS;

@@ -1,14 +1,15 @@
-// Convolutions and their gradients as one product of matrices, of which the second is the unfolded image: it is gathered
-// into threadgroup memory tile by tile and never stored.
+// Implicit GEMM: convolutions and their gradients as one product of matrices. The second matrix, im2col, is gathered into
+// threadgroup memory tile by tile and never stored.
 //
-// Its element (k, n) is the image at `step(k) + column(n)`, or 0 outside. What k and n count is the matter of a walk:
+// Its element (k, n) is the pixel at `step(k) + column(n)`, or 0 outside of the image. Each of these structs says what the
+// rows, k and the columns n are:
 //
 //                rows                k                             columns
 //   Forward      channels of y       channels of x and taps        pixels of y
 //   Transposed   channels of x       channels of y and taps        pixels of x
 //   Correlated   channels of y       images and pixels of y        channels of x and taps
 
-// Where k leads to, in the first matrix and in the image.
+// The place of term k in the first matrix and in the image.
 struct Step {
     ulong row;
     long image;
@@ -16,14 +17,14 @@ struct Step {
     int x;
 };
 
-// Where a column leads to in the image.
+// The place of a column in the image.
 struct Column {
     long image;
     int y;
     int x;
 };
 
-// No image is as high or as wide, so that this is outside of all.
+// A row or column outside of every image: none has 2^30 rows.
 #define OUTSIDE -1073741824
 
 inline long along(int y, int x, constant ulong* strides) {
@@ -71,8 +72,8 @@ struct Forward {
 
 // ---- x = y * w, transposed ----
 
-// The pixels x + padding = phase (modulo the stride) of one dim, and the taps that reach them: from `tap` on, every
-// lattice-th. So each pixel meets the taps that it has, and no test for divisibility is left.
+// The pixels of one phase of a dim, (pixel + padding) mod stride = phase, and the taps that contribute to them: from `tap` on,
+// every lattice-th, where lattice = stride / gcd(stride, dilation). A sum over these taps needs no test for divisibility.
 struct Phase {
     uint pixel;   // the first one
     uint pixels;
@@ -195,7 +196,7 @@ struct Correlated {
 
 // ---- The product ----
 
-// A threadgroup makes ROWS by SIDE outputs; a thread has its column, and its line of terms.
+// A threadgroup computes ROWS by SIDE outputs. Each thread gathers one column of the im2col tile.
 #define SIDE DEPTH
 
 template <typename Walk>
@@ -224,13 +225,13 @@ template <typename T, typename Out, uint ROWS, typename Walk>
 ) {
     threadgroup float as[ROWS * TILE_ROW(DEPTH)];
     threadgroup float bs[DEPTH * TILE_ROW(SIDE)];
-    // Of this turn and of the next.
+    // Double buffering: the terms of this step and of the next.
     threadgroup Step steps[2u * SIDE];
     uint z = group.z;
     uint row0 = group.y * ROWS;
     uint col0 = group.x * SIDE;
     uint columns = Walk::columns(p, z);
-    // The same for the whole threadgroup.
+    // Uniform over the threadgroup.
     if (col0 >= columns) {
         return;
     }
@@ -240,7 +241,7 @@ template <typename T, typename Out, uint ROWS, typename Walk>
     uint begin = Walk::begin(p, z);
     uint end = Walk::end(p, z);
     uint2 size = Walk::image_size(p);
-    // A column past the end is another one's copy.
+    // A column past the end is gathered like the last one, and not written.
     Column column = Walk::column(p, z, min(col0 + lane, columns - 1u));
     device const T* first = rows + Walk::row(p, z) + ulong(row0) * Walk::row_stride(p);
     Quarter<ROWS, SIDE> sums;
@@ -293,7 +294,7 @@ FOR_ROWS("conv2d_fwd_gemm", Forward)
 FOR_ROWS("conv2d_bwd_x_gemm", Transposed)
 FOR_ROWS("conv2d_bwd_weight_gemm", Correlated)
 
-// Parts of the sum stay floats; of f32 all do.
+// Partial sums are written as floats, without rounding to T.
 KERNEL("conv2d_bwd_weight_gemm_part_f16", conv2d_gemm<half, float, 32, Correlated>)
 KERNEL_BF16("conv2d_bwd_weight_gemm_part_bf16", conv2d_gemm<bfloat, float, 32, Correlated>)
 KERNEL("conv2d_bwd_weight_gemm_tall_part_f16", conv2d_gemm<half, float, 64, Correlated>)

@@ -1,6 +1,6 @@
-// What stands before and after Apple's matrix product: parts of the unfolded image, and what becomes of their products.
+// im2col before the matrix product of Metal Performance Shaders, and the epilogue after it, for a part of the columns.
 
-// Columns of an image's pixels, from the first on.
+// A part of the columns, which are the output pixels of one image.
 struct Conv2dColumns {
     Conv2dParams conv;
     uint image;
@@ -9,7 +9,7 @@ struct Conv2dColumns {
     uint unused;
 };
 
-// A row for each channel and place of the kernel, a column for each pixel of the output.
+// im2col: a row for each channel and tap of the kernel, a column for each pixel of the output.
 template <typename T>
 [[kernel]] void conv2d_unfold(
     device const T* x [[buffer(0)]],

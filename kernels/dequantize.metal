@@ -1,38 +1,39 @@
-// The numbers that codes stand for: (code - zero) scale + bias. What a grid has of these is parameters of a unit.
+// Dequantisation: value = (code - zero) scale + bias, with the zero or the bias of the levels that have one.
 
 struct DequantizeParams {
-    uint cols;       // of a row
-    uint bytes;      // of its codes
-    uint row_units;  // units that each row has for itself
-    uint unit_cols;  // neighbours in a row that share a unit
-    uint bits;       // of a code
-    uint flip;       // bits of a code that are inverted, for two's complement
-    uint offsets;    // 0: there are none; 1: zeros; 2: biases
-    uint aligned;
-    uint aligned_codes;
-    float zero;      // where offsets are no zeros
-    float scale;     // of a scale
+    uint cols;        // columns of a row
+    uint bytes;       // bytes of a row's codes
+    uint row_scales;  // scales of each row: 0 if rows share theirs
+    uint scale_cols;  // neighbours in a row that share a scale
+    uint bits;        // bits of a code
+    uint flip;        // bits of a code that are inverted, for two's complement
+    uint offsets;     // 0: none; 1: zero points; 2: biases
+    uint aligned;     // the output may be written four elements at a time
+    uint aligned_codes;  // the bytes of a span may be read at once
+    float zero;       // the zero point, if offsets are not zero points
+    float scale;      // factor of every stored scale
 };
 
-struct Unpacking {
+// Decodes neighbouring columns of a row.
+struct Decoder {
     device const float* scales;
     device const float* offsets;
-    uint unit;
-    uint left;  // columns of the unit
+    uint index;  // which scale
+    uint left;   // columns that still share it
     float zero;
     float bias;
     float scale;
 
     void load(constant DequantizeParams& p) thread {
-        float offset = p.offsets != 0u ? offsets[unit] : 0.0f;
+        float offset = p.offsets != 0u ? offsets[index] : 0.0f;
         zero = p.offsets == 1u ? offset : p.zero;
         bias = p.offsets == 2u ? offset : 0.0f;
-        scale = scales[unit] * p.scale;
-        left = p.unit_cols;
+        scale = scales[index] * p.scale;
+        left = p.scale_cols;
     }
     float value(uint code, constant DequantizeParams& p) thread {
         if (left == 0u) {
-            unit += 1u;
+            index += 1u;
             load(p);
         }
         left -= 1u;
@@ -41,11 +42,11 @@ struct Unpacking {
     }
 };
 
-// The codes of a span, as few bytes as they are in.
+// The packed codes of a span.
 template <uint SPAN>
 struct Codes;
 
-// Eight codes are as many bytes as a code has bits.
+// Eight codes of b bits take b bytes.
 template <>
 struct Codes<8u> {
     uint2 words;
@@ -79,7 +80,7 @@ struct Codes<8u> {
     }
 };
 
-// A byte holds five digits in base 3: times 3, they come out above it one by one.
+// A byte holds five digits in base 3: each multiplication by 3 carries the next digit out of the byte.
 template <>
 struct Codes<5u> {
     uint byte;
@@ -108,12 +109,12 @@ template <typename T, uint SPAN>
     if (col >= p.cols) {
         return;
     }
-    Unpacking unit;
-    unit.scales = scales;
-    unit.offsets = offsets;
-    unit.unit = at.y * p.row_units + col / p.unit_cols;
-    unit.load(p);
-    unit.left = p.unit_cols - col % p.unit_cols;
+    Decoder decoder;
+    decoder.scales = scales;
+    decoder.offsets = offsets;
+    decoder.index = at.y * p.row_scales + col / p.scale_cols;
+    decoder.load(p);
+    decoder.left = p.scale_cols - col % p.scale_cols;
     uint left = min(p.cols - col, SPAN);
     Codes<SPAN> span;
     span.load(codes + ulong(at.y) * p.bytes, col, left, p);
@@ -121,7 +122,7 @@ template <typename T, uint SPAN>
     for (uint k = 0u; k < SPAN; k += 4u) {
         float4 v = float4(0.0f);
         for (uint j = 0u; j < 4u && k + j < left; j++) {
-            v[j] = unit.value(span.at(k + j), p);
+            v[j] = decoder.value(span.at(k + j), p);
         }
         if (k < left) {
             store4(to + k, ulong(left - k), p.aligned != 0u, v);

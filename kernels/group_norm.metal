@@ -36,12 +36,11 @@ inline void norm_group(
     device const T* bias,
     device T* y,
     constant GroupNormParams& p,
-    threadgroup float* scratch,
     RowThread t
 ) {
     bool aligned = p.aligned != 0u;
     Row<T> row = row_at(x, p.cols, aligned, t);
-    Moments m = row_moments<Layer, true>(row, p.eps, scratch, t);
+    Moments m = row_moments<Layer, true>(row, p.eps, t);
     for (uint i = t.first; i < p.cols; i += t.step) {
         float4 v = m.apply(row.at(i));
         if (VECTORS > 0u) {
@@ -66,16 +65,13 @@ template <typename T, uint VECTORS>
     device const T* bias [[buffer(2)]],
     device T* y [[buffer(3)]],
     constant GroupNormParams& p [[buffer(4)]],
-    uint row [[threadgroup_position_in_grid]],
-    uint lane [[thread_index_in_simdgroup]],
-    uint simdgroup [[simdgroup_index_in_threadgroup]],
-    uint simdgroups [[simdgroups_per_threadgroup]]
+    ROW_ARGUMENTS
 ) {
-    threadgroup float scratch[32];
+    BEGIN_ROW(true, p.rows)
+    uint row = t.row;
     ulong at = ulong(row) * p.cols;
     uint c = first_channel(row, p);
-    RowThread t = row_thread<true>(lane, simdgroup, simdgroups);
-    norm_group<T, VECTORS>(x + at, weight + c, bias + c, y + at, p, scratch, t);
+    norm_group<T, VECTORS>(x + at, weight + c, bias + c, y + at, p, t);
 }
 
 template <typename T, uint VECTORS>
@@ -84,16 +80,13 @@ template <typename T, uint VECTORS>
     device const T* weight [[buffer(1)]],
     device const T* bias [[buffer(2)]],
     constant GroupNormParams& p [[buffer(3)]],
-    uint row [[threadgroup_position_in_grid]],
-    uint lane [[thread_index_in_simdgroup]],
-    uint simdgroup [[simdgroup_index_in_threadgroup]],
-    uint simdgroups [[simdgroups_per_threadgroup]]
+    ROW_ARGUMENTS
 ) {
-    threadgroup float scratch[32];
+    BEGIN_ROW(true, p.rows)
+    uint row = t.row;
     device T* start = x + ulong(row) * p.cols;
     uint c = first_channel(row, p);
-    RowThread t = row_thread<true>(lane, simdgroup, simdgroups);
-    norm_group<T, VECTORS>((device const T*)start, weight + c, bias + c, start, p, scratch, t);
+    norm_group<T, VECTORS>((device const T*)start, weight + c, bias + c, start, p, t);
 }
 
 // Mean, scale and shift of each row.
@@ -102,15 +95,12 @@ template <typename T>
     device const T* x [[buffer(0)]],
     device float* stats [[buffer(1)]],
     constant GroupNormParams& p [[buffer(2)]],
-    uint row [[threadgroup_position_in_grid]],
-    uint lane [[thread_index_in_simdgroup]],
-    uint simdgroup [[simdgroup_index_in_threadgroup]],
-    uint simdgroups [[simdgroups_per_threadgroup]]
+    ROW_ARGUMENTS
 ) {
-    threadgroup float scratch[32];
-    RowThread t = row_thread<true>(lane, simdgroup, simdgroups);
+    BEGIN_ROW(true, p.rows)
+    uint row = t.row;
     Row<T> xs = row_at(x + ulong(row) * p.cols, p.cols, p.aligned != 0u, t);
-    Moments m = row_moments<Layer, true>(xs, p.eps, scratch, t);
+    Moments m = row_moments<Layer, true>(xs, p.eps, t);
     if (t.first == 0u) {
         save_moments(stats, row, m);
     }
@@ -125,14 +115,11 @@ template <typename T>
     device const float* stats [[buffer(2)]],
     device float* sums [[buffer(3)]],
     constant GroupNormParams& p [[buffer(4)]],
-    uint channel [[threadgroup_position_in_grid]],
-    uint lane [[thread_index_in_simdgroup]],
-    uint simdgroup [[simdgroup_index_in_threadgroup]],
-    uint simdgroups [[simdgroups_per_threadgroup]]
+    ROW_ARGUMENTS
 ) {
-    threadgroup float scratch[32];
+    BEGIN_ROW(true, p.rows / p.groups * p.channels)
+    uint channel = t.row;
     ulong at = ulong(channel) * p.spatial;
-    RowThread t = row_thread<true>(lane, simdgroup, simdgroups);
     Moments m = saved_moments(stats, channel / (p.channels / p.groups));
     float4 sum = float4(0.0f);
     float4 dot4 = float4(0.0f);
@@ -142,8 +129,8 @@ template <typename T>
         sum += v;
         dot4 = fma(v, m.apply(load4(x + at + i, left, p.aligned != 0u, 0.0f)), dot4);
     }
-    float dot = row_sum<true>(sum4(dot4), scratch, t);
-    float total = row_sum<true>(sum4(sum), scratch, t);
+    float dot = row_sum<true>(sum4(dot4), t);
+    float total = row_sum<true>(sum4(sum), t);
     if (t.first == 0u) {
         ulong item = ulong(channel / p.channels) * 2u * p.channels;
         sums[item + channel % p.channels] = dot;
@@ -161,13 +148,10 @@ template <typename T, uint WEIGHT>
     device const float* sums [[buffer(4)]],
     device T* dx [[buffer(5)]],
     constant GroupNormParams& p [[buffer(6)]],
-    uint row [[threadgroup_position_in_grid]],
-    uint lane [[thread_index_in_simdgroup]],
-    uint simdgroup [[simdgroup_index_in_threadgroup]],
-    uint simdgroups [[simdgroups_per_threadgroup]]
+    ROW_ARGUMENTS
 ) {
-    threadgroup float scratch[32];
-    RowThread t = row_thread<true>(lane, simdgroup, simdgroups);
+    BEGIN_ROW(true, p.rows)
+    uint row = t.row;
     uint first = first_channel(row, p);
     device const float* dots = sums + ulong(row / p.groups) * 2u * p.channels + first;
     float dot = 0.0f;
@@ -177,8 +161,8 @@ template <typename T, uint WEIGHT>
         dot = fma(w, dots[c], dot);
         sum = fma(w, dots[p.channels + c], sum);
     }
-    float slope = row_sum<true>(dot, scratch, t) / float(p.cols);
-    float offset = row_sum<true>(sum, scratch, t) / float(p.cols);
+    float slope = row_sum<true>(dot, t) / float(p.cols);
+    float offset = row_sum<true>(sum, t) / float(p.cols);
     Moments m = saved_moments(stats, row);
     ulong at = ulong(row) * p.cols;
     bool aligned = p.aligned != 0u;

@@ -184,7 +184,7 @@ template <typename X, typename T, typename Out, bool DROP>
 [[kernel]] void linear_tile(
     device const X* x [[buffer(0)]],
     device const T* w [[buffer(1)]],
-    device const T* base [[buffer(2)]],
+    device const X* base [[buffer(2)]],
     device const T* bias [[buffer(3)]],
     device Out* y [[buffer(4)]],
     constant TileParams& p [[buffer(5)]],
@@ -224,7 +224,7 @@ template <typename X, typename T, typename Out, bool DROP>
     }
 }
 
-// `wide` leaves floats, `narrow` takes them for x; of f32 all are the same.
+// `wide` leaves floats, `narrow` takes them for x and the base; of f32 all are the same.
 KERNEL("linear_fwd_tile_f32", linear_tile<float, float, float, false>)
 KERNEL("linear_fwd_tile_f16", linear_tile<half, half, half, false>)
 KERNEL_BF16("linear_fwd_tile_bf16", linear_tile<bfloat, bfloat, bfloat, false>)

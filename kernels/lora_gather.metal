@@ -49,14 +49,14 @@ template <typename T, typename Out>
     }
 }
 
-// A thread for each output; x is u here, and A is B.
+// A thread for each output; x is u here, and A is B. All terms are floats until the sum is stored.
 template <typename T>
 [[kernel]] void lora_gather_up(
     device const float* u [[buffer(0)]],
     device const T* b [[buffer(1)]],
     device const uint* adapter_of_row [[buffer(2)]],
     device const float* scales [[buffer(3)]],
-    device const T* base [[buffer(4)]],
+    device const float* base [[buffer(4)]],
     device const T* bias [[buffer(5)]],
     device T* y [[buffer(6)]],
     constant GatherParams& p [[buffer(7)]],
@@ -68,7 +68,7 @@ template <typename T>
         return;
     }
     ulong i = ulong(row) * p.outputs + output;
-    float v = float(base[i]);
+    float v = base[i];
     v += p.has_bias != 0u ? float(bias[output]) : 0.0f;
     uint adapter = adapter_of_row[row];
     if (adapter != NO_ADAPTER) {

@@ -20,12 +20,12 @@ struct Params {
 };
 
 // A threadgroup makes SIDE by SIDE outputs.
-template <typename T, uint SIDE>
+template <typename T, typename Out, uint SIDE>
 [[kernel]] void matmul_act(
     device const T* x [[buffer(0)]],
     device const T* y [[buffer(1)]],
     device const T* bias [[buffer(2)]],
-    device T* out [[buffer(3)]],
+    device Out* out [[buffer(3)]],
     constant Params& p [[buffer(4)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint thread_index [[thread_index_in_threadgroup]],
@@ -61,17 +61,25 @@ template <typename T, uint SIDE>
     }
     sums.store(tiles);
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    device T* to = out + ulong(group.z) * p.rows * p.outputs;
+    device Out* to = out + ulong(group.z) * p.rows * p.outputs;
     for (uint i = thread_index; i < SIDE * SIDE; i += TILE_THREADS) {
         uint r = i / SIDE;
         uint c = i % SIDE;
         if (row0 + r < p.rows && out0 + c < p.outputs) {
             float z = tiles[r * TILE_ROW(SIDE) + c];
             z += p.has_bias != 0u ? float(bias[out0 + c]) : 0.0f;
-            to[ulong(row0 + r) * p.outputs + out0 + c] = T(act_fwd(p.act, z, p.act_param));
+            to[ulong(row0 + r) * p.outputs + out0 + c] = Out(act_fwd(p.act, z, p.act_param));
         }
     }
 }
 
-FOR_DTYPES_WITH(matmul_act, "matmul_act_fwd_32", 32)
-FOR_DTYPES_WITH(matmul_act, "matmul_act_fwd_64", 64)
+// `wide` stores floats, to which other terms are added before they are rounded.
+#define FOR_SIDE(SIDE, side) \
+    KERNEL("matmul_act_fwd_" side "_f32", matmul_act<float, float, SIDE>) \
+    KERNEL("matmul_act_fwd_" side "_f16", matmul_act<half, half, SIDE>) \
+    KERNEL_BF16("matmul_act_fwd_" side "_bf16", matmul_act<bfloat, bfloat, SIDE>) \
+    KERNEL("matmul_act_fwd_wide_" side "_f16", matmul_act<half, float, SIDE>) \
+    KERNEL_BF16("matmul_act_fwd_wide_" side "_bf16", matmul_act<bfloat, float, SIDE>)
+
+FOR_SIDE(32, "32")
+FOR_SIDE(64, "64")

@@ -1,12 +1,13 @@
-// Codes of numbers, the values of the codes, and gradients without those of what is beyond the codes.
+// Quantisation: the codes of x (fwd), the values of the codes (fake), and the clipped gradient (bwd_x).
 //
-// Where a unit has all of its bytes for itself, it is measured and coded by one kernel. Otherwise it is measured first
-// (quantize_measure, quantize_columns, then quantize_units), and the kernels called `known` code row by row.
+// If the elements that share a scale are neighbours and have their bytes of codes to themselves, one kernel measures and
+// encodes them. Otherwise a first pass measures them (quantize_measure or quantize_columns) and derives the parameters
+// of every scale (quantize_params), and the kernels called `second_pass` encode row by row.
 
-// ---- Teams: the threads of a unit, or of a part ----
+// ---- Teams: the threads that work on the elements of one scale, or on a part of them ----
 
 struct Team {
-    uint unit;
+    uint item;  // which scale, or which part
     uint index;
     uint size;
     uint lane;
@@ -17,7 +18,7 @@ struct Team {
 inline Team team_of(uint position, uint threads, uint lane, uint simdgroup, uint simdgroups, constant QuantizeParams& p) {
     Team t;
     t.size = p.team == 0u ? threads : p.team;
-    t.unit = position / t.size;
+    t.item = position / t.size;
     t.index = position % t.size;
     t.lane = lane;
     t.simdgroup = simdgroup;
@@ -25,7 +26,7 @@ inline Team team_of(uint position, uint threads, uint lane, uint simdgroup, uint
     return t;
 }
 
-// Among `lanes` neighbours, of which all get the result.
+// Joins the statistics of `lanes` neighbouring lanes. All of them get the result.
 template <typename Stat>
 inline float2 join_lanes(float2 s, uint lanes) {
     for (uint d = 1u; d < lanes; d *= 2u) {
@@ -34,7 +35,7 @@ inline float2 join_lanes(float2 s, uint lanes) {
     return s;
 }
 
-// All threads of the group call, once.
+// Joins the statistics of a team. All threads of the threadgroup must call it, once.
 template <typename Stat>
 inline float2 join_team(float2 s, threadgroup float2* scratch, Team t) {
     s = join_lanes<Stat>(s, min(t.size, 32u));
@@ -48,7 +49,7 @@ inline float2 join_team(float2 s, threadgroup float2* scratch, Team t) {
     return s;
 }
 
-// Neighbours that a team reads, of which each thread keeps its first span.
+// The elements of a team. Each thread keeps its first span in registers for the second pass.
 template <typename T>
 struct Run {
     device const T* p;
@@ -73,10 +74,10 @@ inline Run<T> run_of(device const T* p, uint len, bool aligned, Team t) {
     return run;
 }
 
-// In an order that depends on the length alone, so that every kernel makes the same unit of a unit.
+// The order of additions depends on the length alone, so every kernel derives the same parameters from the same elements.
 template <typename Stat, typename T>
 inline float2 measure(thread const Run<T>& x, threadgroup float2* scratch, Team t) {
-    // Sums of their own, which need not wait for each other and stay short.
+    // Four independent accumulators: the additions need not wait for each other, and shorter sums lose fewer digits.
     float2 stats[4] = {Stat::start(), Stat::start(), Stat::start(), Stat::start()};
     for (uint i = x.first; i < x.len; i += t.size * BITS) {
         Span<BITS> s = x.at(i);
@@ -89,11 +90,11 @@ inline float2 measure(thread const Run<T>& x, threadgroup float2* scratch, Team 
     return join_team<Stat>(all, scratch, t);
 }
 
-// ---- What is made of an element ----
+// ---- Sinks: what an element becomes ----
 
 template <typename Code>
 struct Codes {
-    static float of(float x, float noise, float, Unit u, constant QuantizeParams& p) {
+    static float of(float x, float noise, float, ScaleParams u, constant QuantizeParams& p) {
         return Code::code(x, u, noise, p);
     }
 };
@@ -101,35 +102,36 @@ struct Codes {
 template <typename Code>
 struct Values {
     static bool takes_grad() { return false; }
-    static float of(float x, float noise, float, Unit u, constant QuantizeParams& p) {
+    static float of(float x, float noise, float, ScaleParams u, constant QuantizeParams& p) {
         return Code::value(Code::code(x, u, noise, p), u);
     }
 };
 
-// Where there is no position there is no gradient.
+// A NaN position fails both comparisons and gets no gradient.
 template <typename Code>
 struct Clipped {
     static bool takes_grad() { return true; }
-    static float of(float x, float, float g, Unit u, constant QuantizeParams& p) {
+    static float of(float x, float, float g, ScaleParams u, constant QuantizeParams& p) {
         float v = Code::position(x, u);
         return v >= p.low - 0.5f && v <= p.high + 0.5f ? g : 0.0f;
     }
 };
 
-struct SameUnit {
-    Unit u;
+// The same parameters for all elements.
+struct OneScale {
+    ScaleParams u;
 
-    Unit next() thread { return u; }
+    ScaleParams next() thread { return u; }
 };
 
-// Those of neighbouring columns.
-struct RowUnits {
+// The parameters of neighbouring columns of a row.
+struct RowScales {
     device const float4* at;
     uint left;
-    uint unit_cols;
-    Unit u;
+    uint scale_cols;
+    ScaleParams u;
 
-    Unit next() thread {
+    ScaleParams next() thread {
         if (left == 0u) {
             at += 1;
             load();
@@ -139,44 +141,44 @@ struct RowUnits {
     }
     void load() thread {
         float4 v = *at;
-        u = unit_of(v.x, v.y, v.z, v.w);
-        left = unit_cols;
+        u = scale_params(v.x, v.y, v.z, v.w);
+        left = scale_cols;
     }
 };
 
-inline RowUnits row_units(device const float4* units, uint row, uint col, constant QuantizeParams& p) {
-    RowUnits r;
-    r.at = units + row * p.row_units + col / p.unit_cols;
-    r.unit_cols = p.unit_cols;
+inline RowScales row_scales(device const float4* params, uint row, uint col, constant QuantizeParams& p) {
+    RowScales r;
+    r.at = params + row * p.row_scales + col / p.scale_cols;
+    r.scale_cols = p.scale_cols;
     r.load();
-    r.left = p.unit_cols - col % p.unit_cols;
+    r.left = p.scale_cols - col % p.scale_cols;
     return r;
 }
 
-// i is the first element's place in the tensor. What isn't there gives 0.
-template <typename Make, uint SPAN, typename Units>
-inline Span<SPAN> make_span(
-    Span<SPAN> x, Span<SPAN> g, uint left, ulong i, thread Units& units, constant QuantizeParams& p
+// Encodes a span. i is the index of its first element in the tensor; elements from `left` on do not exist and give 0.
+template <typename Sink, uint SPAN, typename Scales>
+inline Span<SPAN> encode_span(
+    Span<SPAN> x, Span<SPAN> g, uint left, ulong i, thread Scales& scales, constant QuantizeParams& p
 ) {
     Span<SPAN> noise = noise_span<SPAN>(i, p);
-    Span<SPAN> made;
+    Span<SPAN> out;
     for (uint k = 0u; k < SPAN; k++) {
-        made.v[k] = 0.0f;
+        out.v[k] = 0.0f;
         if (k < left) {
-            made.v[k] = Make::of(x.v[k], noise.v[k], g.v[k], units.next(), p);
+            out.v[k] = Sink::of(x.v[k], noise.v[k], g.v[k], scales.next(), p);
         }
     }
-    return made;
+    return out;
 }
 
-// ---- Measured and made by one kernel ----
+// ---- One pass: elements that share a scale are measured and encoded by one team ----
 
-template <typename T, typename Grid, uint SPAN>
+template <typename T, typename Levels, uint SPAN>
 [[kernel]] void quantize_fwd(
     device const T* x [[buffer(0)]],
     device uchar* codes [[buffer(1)]],
     device float* scales [[buffer(2)]],
-    device float* offsets [[buffer(3)]],  // of the grids that have them
+    device float* offsets [[buffer(3)]],  // of the levels that have them
     constant QuantizeParams& p [[buffer(4)]],
     uint position [[thread_position_in_grid]],
     uint threads [[threads_per_threadgroup]],
@@ -186,27 +188,27 @@ template <typename T, typename Grid, uint SPAN>
 ) {
     threadgroup float2 scratch[32];
     Team t = team_of(position, threads, lane, simdgroup, simdgroups, p);
-    uint len = t.unit < p.units ? uint(p.len) : 0u;
-    ulong start = ulong(t.unit) * p.len;
+    uint len = t.item < p.scales ? uint(p.len) : 0u;
+    ulong start = ulong(t.item) * p.len;
     Run<T> run = run_of(x + start, len, p.aligned != 0u, t);
-    SameUnit unit;
-    unit.u = measured_unit<Grid>(measure<typename Grid::Stat>(run, scratch, t), p);
+    OneScale one;
+    one.u = params_of_stats<Levels>(measure<typename Levels::Stat>(run, scratch, t), p);
     if (t.index == 0u && len > 0u) {
-        scales[t.unit] = Grid::scale(unit.u);
-        if (Grid::has_offset()) {
-            offsets[t.unit] = Grid::offset(unit.u);
+        scales[t.item] = Levels::scale(one.u);
+        if (Levels::has_offset()) {
+            offsets[t.item] = Levels::offset(one.u);
         }
     }
-    device uchar* to = codes + ulong(t.unit) * p.bytes;
+    device uchar* to = codes + ulong(t.item) * p.bytes;
     for (uint i = t.index * SPAN; i < len; i += t.size * SPAN) {
         Span<SPAN> s = Packing<SPAN>::take(run, i);
-        s = make_span<Codes<typename Grid::Code>>(s, s, len - i, start + i, unit, p);
+        s = encode_span<Codes<typename Levels::Code>>(s, s, len - i, start + i, one, p);
         Packing<SPAN>::put(to, i, len - i, s, p);
     }
 }
 
-// g is x again where it isn't taken.
-template <typename T, typename Grid, typename Make>
+// g is bound to x again where the sink takes no gradient.
+template <typename T, typename Levels, typename Sink>
 [[kernel]] void quantize_values(
     device const T* x [[buffer(0)]],
     device const T* g [[buffer(1)]],
@@ -220,30 +222,30 @@ template <typename T, typename Grid, typename Make>
 ) {
     threadgroup float2 scratch[32];
     Team t = team_of(position, threads, lane, simdgroup, simdgroups, p);
-    uint len = t.unit < p.units ? uint(p.len) : 0u;
-    ulong start = ulong(t.unit) * p.len;
+    uint len = t.item < p.scales ? uint(p.len) : 0u;
+    ulong start = ulong(t.item) * p.len;
     bool aligned = p.aligned != 0u;
     Run<T> run = run_of(x + start, len, aligned, t);
-    SameUnit unit;
-    unit.u = measured_unit<Grid>(measure<typename Grid::Stat>(run, scratch, t), p);
+    OneScale one;
+    one.u = params_of_stats<Levels>(measure<typename Levels::Stat>(run, scratch, t), p);
     for (uint i = run.first; i < len; i += t.size * BITS) {
         Span<BITS> s = run.at(i);
         Span<BITS> grad = s;
-        if (Make::takes_grad()) {
+        if (Sink::takes_grad()) {
             grad = load_span<BITS>(g + start + i, len - i, aligned);
         }
-        s = make_span<Make>(s, grad, len - i, start + i, unit, p);
+        s = encode_span<Sink>(s, grad, len - i, start + i, one, p);
         store_span(y + start + i, len - i, aligned, s);
     }
 }
 
-// ---- Measured first ----
+// ---- Two passes ----
 
-// The parts of units that lie in one piece: a team each.
+// Statistics of neighbours that share a scale, a team for each part of them.
 template <typename T, typename Stat>
 [[kernel]] void quantize_measure(
     device const T* x [[buffer(0)]],
-    device float2* stats [[buffer(1)]],  // [units, parts]
+    device float2* stats [[buffer(1)]],  // [scales, parts]
     constant QuantizeParams& p [[buffer(2)]],
     uint position [[thread_position_in_grid]],
     uint threads [[threads_per_threadgroup]],
@@ -253,21 +255,21 @@ template <typename T, typename Stat>
 ) {
     threadgroup float2 scratch[32];
     Team t = team_of(position, threads, lane, simdgroup, simdgroups, p);
-    uint unit = t.unit / p.parts;
-    ulong start = ulong(t.unit % p.parts) * p.part;
-    uint len = unit < p.units ? uint(min(p.part, p.len - start)) : 0u;
-    Run<T> run = run_of(x + ulong(unit) * p.len + start, len, p.aligned != 0u, t);
+    uint scale = t.item / p.parts;
+    ulong start = ulong(t.item % p.parts) * p.part;
+    uint len = scale < p.scales ? uint(min(p.part, p.len - start)) : 0u;
+    Run<T> run = run_of(x + ulong(scale) * p.len + start, len, p.aligned != 0u, t);
     float2 s = measure<Stat>(run, scratch, t);
     if (t.index == 0u && len > 0u) {
-        stats[t.unit] = s;
+        stats[t.item] = s;
     }
 }
 
-// The parts of columns: a column for each x, a part of the rows for each threadgroup.
+// Statistics of columns: a column for each thread in x, a part of the rows for each threadgroup.
 template <typename T, typename Stat>
 [[kernel]] void quantize_columns(
     device const T* x [[buffer(0)]],
-    device float2* stats [[buffer(1)]],  // [units, parts]
+    device float2* stats [[buffer(1)]],  // [scales, parts]
     constant QuantizeParams& p [[buffer(2)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint3 thread_index [[thread_position_in_threadgroup]],
@@ -282,7 +284,7 @@ template <typename T, typename Stat>
         device const T* at = x + row * p.cols + col;
         ulong step = ulong(threads.y) * p.cols;
         while (row < end) {
-            // Short sums of their own keep the digits of tall columns.
+            // Sums of 32 rows are added up by themselves: one long sum would lose the small elements of tall columns.
             float2 few = Stat::start();
             for (uint k = 0u; k < 32u && row < end; k++) {
                 few = Stat::join(few, Stat::of(float(*at)));
@@ -302,43 +304,43 @@ template <typename T, typename Stat>
     }
 }
 
-// A simdgroup for each unit.
-template <typename Grid>
-[[kernel]] void quantize_units(
+// The parameters of every scale from the statistics of its parts: a simdgroup for each scale.
+template <typename Levels>
+[[kernel]] void quantize_params(
     device const float2* stats [[buffer(0)]],
-    device float4* units [[buffer(1)]],
+    device float4* params [[buffer(1)]],
     device float* scales [[buffer(2)]],
-    device float* offsets [[buffer(3)]],  // of the grids that have them
+    device float* offsets [[buffer(3)]],  // of the levels that have them
     constant QuantizeParams& p [[buffer(4)]],
     uint group [[threadgroup_position_in_grid]],
     uint lane [[thread_index_in_simdgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint simdgroups [[simdgroups_per_threadgroup]]
 ) {
-    typedef typename Grid::Stat Stat;
-    uint unit = group * simdgroups + simdgroup;
-    if (unit >= p.units) {
+    typedef typename Levels::Stat Stat;
+    uint scale = group * simdgroups + simdgroup;
+    if (scale >= p.scales) {
         return;
     }
     float2 s = Stat::start();
     for (uint i = lane; i < p.parts; i += 32u) {
-        s = Stat::join(s, stats[ulong(unit) * p.parts + i]);
+        s = Stat::join(s, stats[ulong(scale) * p.parts + i]);
     }
-    Unit u = measured_unit<Grid>(join_lanes<Stat>(s, 32u), p);
+    ScaleParams u = params_of_stats<Levels>(join_lanes<Stat>(s, 32u), p);
     if (lane == 0u) {
-        units[unit] = float4(u.factor, u.zero, u.bias, u.scale);
-        scales[unit] = Grid::scale(u);
-        if (Grid::has_offset()) {
-            offsets[unit] = Grid::offset(u);
+        params[scale] = float4(u.inverse_scale, u.zero, u.bias, u.scale);
+        scales[scale] = Levels::scale(u);
+        if (Levels::has_offset()) {
+            offsets[scale] = Levels::offset(u);
         }
     }
 }
 
 // A span of a row for each thread.
 template <typename T, typename Code, uint SPAN>
-[[kernel]] void quantize_fwd_known(
+[[kernel]] void quantize_fwd_second_pass(
     device const T* x [[buffer(0)]],
-    device const float4* units [[buffer(1)]],
+    device const float4* params [[buffer(1)]],
     device uchar* codes [[buffer(2)]],
     constant QuantizeParams& p [[buffer(3)]],
     uint2 at [[thread_position_in_grid]]
@@ -349,17 +351,17 @@ template <typename T, typename Code, uint SPAN>
     }
     uint left = p.cols - col;
     ulong i = ulong(at.y) * p.cols + col;
-    RowUnits row = row_units(units, at.y, col, p);
+    RowScales row = row_scales(params, at.y, col, p);
     Span<SPAN> s = load_span<SPAN>(x + i, left, p.aligned != 0u && SPAN % 4u == 0u);
-    s = make_span<Codes<Code>>(s, s, left, i, row, p);
+    s = encode_span<Codes<Code>>(s, s, left, i, row, p);
     Packing<SPAN>::put(codes + ulong(at.y) * p.bytes, col, left, s, p);
 }
 
-template <typename T, typename Make>
-[[kernel]] void quantize_values_known(
+template <typename T, typename Sink>
+[[kernel]] void quantize_values_second_pass(
     device const T* x [[buffer(0)]],
     device const T* g [[buffer(1)]],
-    device const float4* units [[buffer(2)]],
+    device const float4* params [[buffer(2)]],
     device T* y [[buffer(3)]],
     constant QuantizeParams& p [[buffer(4)]],
     uint2 at [[thread_position_in_grid]]
@@ -371,13 +373,13 @@ template <typename T, typename Make>
     uint left = p.cols - col;
     ulong i = ulong(at.y) * p.cols + col;
     bool aligned = p.aligned != 0u;
-    RowUnits row = row_units(units, at.y, col, p);
+    RowScales row = row_scales(params, at.y, col, p);
     Span<BITS> s = load_span<BITS>(x + i, left, aligned);
     Span<BITS> grad = s;
-    if (Make::takes_grad()) {
+    if (Sink::takes_grad()) {
         grad = load_span<BITS>(g + i, left, aligned);
     }
-    s = make_span<Make>(s, grad, left, i, row, p);
+    s = encode_span<Sink>(s, grad, left, i, row, p);
     store_span(y + i, left, aligned, s);
 }
 
@@ -400,22 +402,22 @@ FOR_DTYPES_WITH(quantize_values, "quantize_bwd_x_affine", Affine, Clipped<Biased
 
 FOR_DTYPES_WITH(quantize_measure, "quantize_measure_sums", Sums)
 FOR_DTYPES_WITH(quantize_measure, "quantize_measure_abs_max", AbsMax)
-FOR_DTYPES_WITH(quantize_measure, "quantize_measure_ends", Ends)
+FOR_DTYPES_WITH(quantize_measure, "quantize_measure_min_max", MinMax)
 FOR_DTYPES_WITH(quantize_columns, "quantize_columns_sums", Sums)
 FOR_DTYPES_WITH(quantize_columns, "quantize_columns_abs_max", AbsMax)
-FOR_DTYPES_WITH(quantize_columns, "quantize_columns_ends", Ends)
-KERNEL("quantize_units_ternary", quantize_units<Ternary>)
-KERNEL("quantize_units_sign", quantize_units<Sign>)
-KERNEL("quantize_units_int8", quantize_units<Int8>)
-KERNEL("quantize_units_zero_point", quantize_units<ZeroPoint>)
-KERNEL("quantize_units_affine", quantize_units<Affine>)
-FOR_DTYPES_WITH(quantize_fwd_known, "quantize_fwd_known_scaled", Scaled, BITS)
-FOR_DTYPES_WITH(quantize_fwd_known, "quantize_fwd_known_base3", Scaled, BASE3)
-FOR_DTYPES_WITH(quantize_fwd_known, "quantize_fwd_known_signs", Signs, BITS)
-FOR_DTYPES_WITH(quantize_fwd_known, "quantize_fwd_known_biased", Biased, BITS)
-FOR_DTYPES_WITH(quantize_values_known, "quantize_fake_known_scaled", Values<Scaled>)
-FOR_DTYPES_WITH(quantize_values_known, "quantize_fake_known_signs", Values<Signs>)
-FOR_DTYPES_WITH(quantize_values_known, "quantize_fake_known_biased", Values<Biased>)
-FOR_DTYPES_WITH(quantize_values_known, "quantize_bwd_x_known_scaled", Clipped<Scaled>)
-FOR_DTYPES_WITH(quantize_values_known, "quantize_bwd_x_known_signs", Clipped<Signs>)
-FOR_DTYPES_WITH(quantize_values_known, "quantize_bwd_x_known_biased", Clipped<Biased>)
+FOR_DTYPES_WITH(quantize_columns, "quantize_columns_min_max", MinMax)
+KERNEL("quantize_params_ternary", quantize_params<Ternary>)
+KERNEL("quantize_params_sign", quantize_params<Sign>)
+KERNEL("quantize_params_int8", quantize_params<Int8>)
+KERNEL("quantize_params_zero_point", quantize_params<ZeroPoint>)
+KERNEL("quantize_params_affine", quantize_params<Affine>)
+FOR_DTYPES_WITH(quantize_fwd_second_pass, "quantize_fwd_second_pass_scaled", Scaled, BITS)
+FOR_DTYPES_WITH(quantize_fwd_second_pass, "quantize_fwd_second_pass_base3", Scaled, BASE3)
+FOR_DTYPES_WITH(quantize_fwd_second_pass, "quantize_fwd_second_pass_signs", Signs, BITS)
+FOR_DTYPES_WITH(quantize_fwd_second_pass, "quantize_fwd_second_pass_biased", Biased, BITS)
+FOR_DTYPES_WITH(quantize_values_second_pass, "quantize_fake_second_pass_scaled", Values<Scaled>)
+FOR_DTYPES_WITH(quantize_values_second_pass, "quantize_fake_second_pass_signs", Values<Signs>)
+FOR_DTYPES_WITH(quantize_values_second_pass, "quantize_fake_second_pass_biased", Values<Biased>)
+FOR_DTYPES_WITH(quantize_values_second_pass, "quantize_bwd_x_second_pass_scaled", Clipped<Scaled>)
+FOR_DTYPES_WITH(quantize_values_second_pass, "quantize_bwd_x_second_pass_signs", Clipped<Signs>)
+FOR_DTYPES_WITH(quantize_values_second_pass, "quantize_bwd_x_second_pass_biased", Clipped<Biased>)

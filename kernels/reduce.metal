@@ -25,9 +25,9 @@ struct Sum {
     static float start(float) { return 0.0f; }
     static float4 step(float4 a, float4 x) { return a + x; }
     static float join(float4 a) { return (a.x + a.y) + (a.z + a.w); }
-    static float simd(float v, float) { return simd_sum(v); }
-    static float group(float v, float, threadgroup float* scratch, uint lane, uint simdgroup, uint simdgroups) {
-        return tg_sum(v, scratch, lane, simdgroup, simdgroups);
+    template <bool WIDE>
+    static float row(float v, float, RowThread t) {
+        return row_sum<WIDE>(v, t);
     }
 };
 
@@ -40,14 +40,15 @@ struct Max {
         return float4(larger(a.x, x.x), larger(a.y, x.y), larger(a.z, x.z), larger(a.w, x.w));
     }
     static float join(float4 a) { return larger(larger(a.x, a.y), larger(a.z, a.w)); }
-    static float simd(float v, float first) { return first == first ? simd_max(v) : first; }
-    static float group(float v, float first, threadgroup float* scratch, uint lane, uint simdgroup, uint simdgroups) {
-        v = tg_max(v, scratch, lane, simdgroup, simdgroups);
+    template <bool WIDE>
+    static float row(float v, float first, RowThread t) {
+        v = row_max<WIDE>(v, t);
         return first == first ? v : first;
     }
 };
 
 struct RowParams {
+    RowStrides x;
     ulong cols;
     ulong part;  // columns of a part, a multiple of 4
     uint rows;
@@ -56,63 +57,27 @@ struct RowParams {
     uint aligned;
 };
 
-// What one thread sees of a part that begins at x: four columns in every 4 * threads.
-template <typename Op, typename In>
-inline float reduce_strip(device const In* x, float start, ulong n, uint thread_index, uint threads, bool aligned) {
-    float4 acc = float4(start);
-    for (ulong i = ulong(thread_index) * 4u; i < n; i += ulong(threads) * 4u) {
-        acc = Op::step(acc, load4(x + i, n - i, aligned, start));
-    }
-    return Op::join(acc);
-}
-
-// A row for each simdgroup.
-template <typename T, typename Op>
-[[kernel]] void reduce_fwd_simd(
-    device const T* x [[buffer(0)]],
-    device T* y [[buffer(1)]],
-    constant RowParams& p [[buffer(2)]],
-    uint group [[threadgroup_position_in_grid]],
-    uint lane [[thread_index_in_simdgroup]],
-    uint simdgroup [[simdgroup_index_in_threadgroup]],
-    uint simdgroups [[simdgroups_per_threadgroup]]
-) {
-    uint row = group * simdgroups + simdgroup;
-    if (row >= p.rows) {
-        return;
-    }
-    device const T* first = x + ulong(row) * p.cols;
-    float start = Op::start(float(first[0]));
-    float v = reduce_strip<Op>(first, start, p.cols, lane, 32u, p.aligned != 0u);
-    v = Op::simd(v, start);
-    if (lane == 0u) {
-        y[row] = T(v * p.scale);
-    }
-}
-
-// A part of a row for each threadgroup.
-template <typename T, typename Op, Pass pass>
-[[kernel]] void reduce_fwd_group(
+// A part of a row for each threadgroup (WIDE), or a row, of one part, for each simdgroup.
+template <typename T, typename Op, Pass pass, bool WIDE>
+[[kernel]] void reduce_fwd(
     device const typename Types<T, pass>::In* x [[buffer(0)]],
     device typename Types<T, pass>::Out* y [[buffer(1)]],
     constant RowParams& p [[buffer(2)]],
-    uint group [[threadgroup_position_in_grid]],
-    uint thread_index [[thread_position_in_threadgroup]],
-    uint threads [[threads_per_threadgroup]],
-    uint lane [[thread_index_in_simdgroup]],
-    uint simdgroup [[simdgroup_index_in_threadgroup]],
-    uint simdgroups [[simdgroups_per_threadgroup]]
+    ROW_ARGUMENTS
 ) {
-    threadgroup float scratch[32];
-    ulong row = group / p.parts;
-    ulong at = ulong(group % p.parts) * p.part;
+    BEGIN_ROW(WIDE, p.rows * p.parts)
+    ulong at = ulong(t.row % p.parts) * p.part;
     ulong n = min(p.part, p.cols - at);
-    device const typename Types<T, pass>::In* first = x + row * p.cols;
-    float start = Op::start(float(first[0]));
-    float v = reduce_strip<Op>(first + at, start, n, thread_index, threads, p.aligned != 0u);
-    v = Op::group(v, start, scratch, lane, simdgroup, simdgroups);
-    if (thread_index == 0u) {
-        y[group] = typename Types<T, pass>::Out(v * p.scale);
+    bool aligned = p.aligned != 0u;
+    device const typename Types<T, pass>::In* row = x + row_offset(t.row / p.parts, p.x);
+    float start = Op::start(float(row[0]));
+    float4 acc = float4(start);
+    for (ulong i = t.first; i < n; i += t.step) {
+        acc = Op::step(acc, load4(row + at + i, n - i, aligned, start));
+    }
+    float v = Op::template row<WIDE>(Op::join(acc), start, t);
+    if (t.first == 0u) {
+        y[t.row] = typename Types<T, pass>::Out(v * p.scale);
     }
 }
 
@@ -189,14 +154,14 @@ template <typename T>
     store4(dx + i, left, p.aligned != 0u, d);
 }
 
-FOR_DTYPES_WITH(reduce_fwd_simd, "reduce_fwd_sum_simd", Sum)
-FOR_DTYPES_WITH(reduce_fwd_simd, "reduce_fwd_max_simd", Max)
-FOR_DTYPES_WITH(reduce_fwd_group, "reduce_fwd_sum", Sum, Whole)
-FOR_DTYPES_WITH(reduce_fwd_group, "reduce_fwd_sum_part", Sum, Part)
-FOR_DTYPES_WITH(reduce_fwd_group, "reduce_fwd_sum_join", Sum, Join)
-FOR_DTYPES_WITH(reduce_fwd_group, "reduce_fwd_max", Max, Whole)
-FOR_DTYPES_WITH(reduce_fwd_group, "reduce_fwd_max_part", Max, Part)
-FOR_DTYPES_WITH(reduce_fwd_group, "reduce_fwd_max_join", Max, Join)
+FOR_DTYPES_WITH(reduce_fwd, "reduce_fwd_sum_simd", Sum, Whole, false)
+FOR_DTYPES_WITH(reduce_fwd, "reduce_fwd_max_simd", Max, Whole, false)
+FOR_DTYPES_WITH(reduce_fwd, "reduce_fwd_sum", Sum, Whole, true)
+FOR_DTYPES_WITH(reduce_fwd, "reduce_fwd_sum_part", Sum, Part, true)
+FOR_DTYPES_WITH(reduce_fwd, "reduce_fwd_sum_join", Sum, Join, true)
+FOR_DTYPES_WITH(reduce_fwd, "reduce_fwd_max", Max, Whole, true)
+FOR_DTYPES_WITH(reduce_fwd, "reduce_fwd_max_part", Max, Part, true)
+FOR_DTYPES_WITH(reduce_fwd, "reduce_fwd_max_join", Max, Join, true)
 FOR_DTYPES_WITH(reduce_columns, "reduce_columns", Whole)
 FOR_DTYPES_WITH(reduce_columns, "reduce_columns_part", Part)
 FOR_DTYPES_WITH(reduce_columns, "reduce_columns_join", Join)

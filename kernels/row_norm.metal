@@ -1,7 +1,9 @@
-// Norms over the last dim, see Moments in common.metal: y = x_hat weight + bias. VECTORS says how many of weight and bias
+// Norms over the last dim, see Moments in rows.metal: y = x_hat weight + bias. VECTORS says how many of weight and bias
 // there are; where one is missing, its argument is bound to something that is not read.
 
 struct RowNormParams {
+    RowStrides x;
+    RowStrides other;  // the residual, or the gradient
     uint rows;
     uint cols;
     float eps;
@@ -35,12 +37,11 @@ inline void norm_row(
     device const T* bias,
     device T* y,
     constant RowNormParams& p,
-    threadgroup float* scratch,
     RowThread t
 ) {
     bool aligned = p.aligned != 0u;
     Row<T> row = row_at(x, p.cols, aligned, t);
-    Moments m = row_moments<Kind, WIDE>(row, p.eps, scratch, t);
+    Moments m = row_moments<Kind, WIDE>(row, p.eps, t);
     for (uint i = t.first; i < p.cols; i += t.step) {
         float4 v = affine4<T, VECTORS>(m.apply(row.at(i)), weight, bias, i, p);
         store4(y + i, ulong(p.cols - i), aligned, v);
@@ -54,20 +55,11 @@ template <typename T, typename Kind, uint VECTORS, bool WIDE>
     device const T* bias [[buffer(2)]],
     device T* y [[buffer(3)]],
     constant RowNormParams& p [[buffer(4)]],
-    uint group [[threadgroup_position_in_grid]],
-    uint lane [[thread_index_in_simdgroup]],
-    uint simdgroup [[simdgroup_index_in_threadgroup]],
-    uint simdgroups [[simdgroups_per_threadgroup]]
+    ROW_ARGUMENTS
 ) {
-    threadgroup float scratch[32];
-    uint row = WIDE ? group : group * simdgroups + simdgroup;
-    // Without barriers (not WIDE), simdgroups may leave on their own.
-    if (row >= p.rows) {
-        return;
-    }
-    ulong at = ulong(row) * p.cols;
-    RowThread t = row_thread<WIDE>(lane, simdgroup, simdgroups);
-    norm_row<T, Kind, VECTORS, WIDE>(x + at, weight, bias, y + at, p, scratch, t);
+    BEGIN_ROW(WIDE, p.rows)
+    device T* out = y + ulong(t.row) * p.cols;
+    norm_row<T, Kind, VECTORS, WIDE>(x + row_offset(t.row, p.x), weight, bias, out, p, t);
 }
 
 template <typename T, typename Kind, uint VECTORS, bool WIDE>
@@ -76,54 +68,41 @@ template <typename T, typename Kind, uint VECTORS, bool WIDE>
     device const T* weight [[buffer(1)]],
     device const T* bias [[buffer(2)]],
     constant RowNormParams& p [[buffer(3)]],
-    uint group [[threadgroup_position_in_grid]],
-    uint lane [[thread_index_in_simdgroup]],
-    uint simdgroup [[simdgroup_index_in_threadgroup]],
-    uint simdgroups [[simdgroups_per_threadgroup]]
+    ROW_ARGUMENTS
 ) {
-    threadgroup float scratch[32];
-    uint row = WIDE ? group : group * simdgroups + simdgroup;
-    if (row >= p.rows) {
-        return;
-    }
-    device T* start = x + ulong(row) * p.cols;
-    RowThread t = row_thread<WIDE>(lane, simdgroup, simdgroups);
-    norm_row<T, Kind, VECTORS, WIDE>((device const T*)start, weight, bias, start, p, scratch, t);
+    BEGIN_ROW(WIDE, p.rows)
+    device T* row = x + ulong(t.row) * p.cols;
+    norm_row<T, Kind, VECTORS, WIDE>((device const T*)row, weight, bias, row, p, t);
 }
 
 // sum = x + residual as rounded to T, y its norm.
 template <typename T, typename Kind, uint VECTORS, bool WIDE>
 [[kernel]] void row_norm_add(
-    device const T* x [[buffer(0)]],
-    device const T* residual [[buffer(1)]],
+    device const T* xs [[buffer(0)]],
+    device const T* residuals [[buffer(1)]],
     device const T* weight [[buffer(2)]],
     device const T* bias [[buffer(3)]],
-    device T* sum [[buffer(4)]],
-    device T* y [[buffer(5)]],
+    device T* sums [[buffer(4)]],
+    device T* ys [[buffer(5)]],
     constant RowNormParams& p [[buffer(6)]],
-    uint group [[threadgroup_position_in_grid]],
-    uint lane [[thread_index_in_simdgroup]],
-    uint simdgroup [[simdgroup_index_in_threadgroup]],
-    uint simdgroups [[simdgroups_per_threadgroup]]
+    ROW_ARGUMENTS
 ) {
-    threadgroup float scratch[32];
-    uint row = WIDE ? group : group * simdgroups + simdgroup;
-    if (row >= p.rows) {
-        return;
-    }
-    ulong at = ulong(row) * p.cols;
-    RowThread t = row_thread<WIDE>(lane, simdgroup, simdgroups);
+    BEGIN_ROW(WIDE, p.rows)
+    device const T* x = xs + row_offset(t.row, p.x);
+    device const T* residual = residuals + row_offset(t.row, p.other);
+    device T* sum = sums + ulong(t.row) * p.cols;
     bool aligned = p.aligned != 0u;
     for (uint i = t.first; i < p.cols; i += t.step) {
         ulong left = ulong(p.cols - i);
-        float4 v = load4(x + at + i, left, aligned, 0.0f) + load4(residual + at + i, left, aligned, 0.0f);
-        store4(sum + at + i, left, aligned, v);
+        float4 v = load4(x + i, left, aligned, 0.0f) + load4(residual + i, left, aligned, 0.0f);
+        store4(sum + i, left, aligned, v);
     }
     // Each thread reads back only what it has written itself.
-    norm_row<T, Kind, VECTORS, WIDE>((device const T*)sum + at, weight, bias, y + at, p, scratch, t);
+    device T* y = ys + ulong(t.row) * p.cols;
+    norm_row<T, Kind, VECTORS, WIDE>((device const T*)sum, weight, bias, y, p, t);
 }
 
-// dx = scale (h - mean(h) - x_hat pull sum(h x_hat)), h = g weight. `stats` keeps the rows' moments.
+// dx = scale (h - mean(h) - x_hat grad_factor sum(h x_hat)), h = g weight. `stats` keeps the rows' moments.
 template <typename T, typename Kind, uint WEIGHT, bool WIDE>
 [[kernel]] void row_norm_bwd_x(
     device const T* x [[buffer(0)]],
@@ -132,24 +111,15 @@ template <typename T, typename Kind, uint WEIGHT, bool WIDE>
     device T* dx [[buffer(3)]],
     device float* stats [[buffer(4)]],
     constant RowNormParams& p [[buffer(5)]],
-    uint group [[threadgroup_position_in_grid]],
-    uint lane [[thread_index_in_simdgroup]],
-    uint simdgroup [[simdgroup_index_in_threadgroup]],
-    uint simdgroups [[simdgroups_per_threadgroup]]
+    ROW_ARGUMENTS
 ) {
-    threadgroup float scratch[32];
-    uint row = WIDE ? group : group * simdgroups + simdgroup;
-    if (row >= p.rows) {
-        return;
-    }
-    ulong at = ulong(row) * p.cols;
-    RowThread t = row_thread<WIDE>(lane, simdgroup, simdgroups);
+    BEGIN_ROW(WIDE, p.rows)
     bool aligned = p.aligned != 0u;
-    Row<T> xs = row_at(x + at, p.cols, aligned, t);
-    Row<T> gs = row_at(g + at, p.cols, aligned, t);
-    Moments m = row_moments<Kind, WIDE>(xs, p.eps, scratch, t);
+    Row<T> xs = row_at(x + row_offset(t.row, p.x), p.cols, aligned, t);
+    Row<T> gs = row_at(g + row_offset(t.row, p.other), p.cols, aligned, t);
+    Moments m = row_moments<Kind, WIDE>(xs, p.eps, t);
     if (t.first == 0u) {
-        save_moments(stats, row, m);
+        save_moments(stats, t.row, m);
     }
     float4 sum = float4(0.0f);
     float4 dot4 = float4(0.0f);
@@ -158,19 +128,22 @@ template <typename T, typename Kind, uint WEIGHT, bool WIDE>
         sum += h;
         dot4 = fma(h, m.apply(xs.at(i)), dot4);
     }
-    float slope = row_sum<WIDE>(sum4(dot4), scratch, t) * m.pull;
+    float slope = row_sum<WIDE>(sum4(dot4), t) * m.grad_factor;
     float offset = 0.0f;
     if (Kind::centred()) {
-        offset = row_sum<WIDE>(sum4(sum), scratch, t) / float(p.cols);
+        offset = row_sum<WIDE>(sum4(sum), t) / float(p.cols);
     }
+    device T* out = dx + ulong(t.row) * p.cols;
     for (uint i = t.first; i < p.cols; i += t.step) {
         float4 h = affine4<T, WEIGHT>(gs.at(i), weight, weight, i, p);
         float4 v = m.scale * (h - offset - m.apply(xs.at(i)) * slope);
-        store4(dx + at + i, ulong(p.cols - i), aligned, v);
+        store4(out + i, ulong(p.cols - i), aligned, v);
     }
 }
 
 struct RowNormPartsParams {
+    RowStrides x;
+    RowStrides g;
     uint rows;
     uint cols;
     uint rows_per_part;
@@ -197,9 +170,9 @@ template <typename T, uint VECTORS>
     if (col < p.cols) {
         for (uint row = group.y * p.rows_per_part + thread_index.y; row < end; row += threads.y) {
             Moments m = saved_moments(stats, row);
-            ulong at = ulong(row) * p.cols + col;
-            float v = float(g[at]);
-            dweight = fma(v, fma(float(x[at]) - m.mean, m.scale, m.shift), dweight);
+            float v = float(g[row_offset(row, p.g) + col]);
+            float d = float(x[row_offset(row, p.x) + col]) - m.mean;
+            dweight = fma(v, fma(d, m.scale, m.shift), dweight);
             dbias += v;
         }
     }

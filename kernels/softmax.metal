@@ -9,14 +9,12 @@ constant float LOWEST = -3.402823466e+38f;
 
 struct SoftmaxParams {
     ulong cols;
-    ulong mask_strides[6];  // of the dims that count rows
-    uint mask_dims[6];
-    uint mask_rank;
+    RowStrides x;
+    RowStrides mask;
     uint rows;
     uint queries;  // a row sees the first (row % queries) + 1 + cols - queries columns; 0: all
     float scale;
     uint aligned;
-    uint reserved;
 };
 
 inline ulong visible(uint row, constant SoftmaxParams& p) {
@@ -25,16 +23,6 @@ inline ulong visible(uint row, constant SoftmaxParams& p) {
     }
     ulong end = ulong(row % p.queries) + 1u + p.cols;
     return end > p.queries ? min(end - p.queries, p.cols) : 0u;
-}
-
-inline ulong mask_offset(uint row, constant SoftmaxParams& p) {
-    ulong at = 0;
-    for (uint d = p.mask_rank; d > 0u; d--) {
-        uint dim = p.mask_dims[d - 1u];
-        at += ulong(row % dim) * p.mask_strides[d - 1u];
-        row /= dim;
-    }
-    return at;
 }
 
 // Four scores, of which `left` > 0 exist.
@@ -80,53 +68,41 @@ inline float last_step(float sum) {
 }
 
 // ---- Rows ----
-
-struct Place {
-    uint group;
-    uint thread_index;
-    uint threads;
-    uint lane;
-    uint simdgroup;
-    uint simdgroups;
-};
+//
+// Find the maximum, compute the exponentials and their sum, normalise. n scores of a row exist, the columns behind them
+// become 0.
 
 // A row of up to 128 * K columns for each simdgroup, held in registers.
 template <uint K>
 struct SimdRow {
-    static uint row(Place at) { return at.group * at.simdgroups + at.simdgroup; }
+    static constant constexpr bool WIDE = false;
 
     template <typename T, Kind kind>
     static void
-    run(device const T* x,
-        device const T* mask,
-        device T* y,
-        ulong n,
-        constant SoftmaxParams& p,
-        threadgroup float*,
-        Place at) {
+    run(device const T* x, device const T* mask, device T* y, ulong n, constant SoftmaxParams& p, RowThread t) {
         float4 v[K];
         float m = LOWEST;
         for (uint k = 0u; k < K; k++) {
-            ulong i = (k * 32u + at.lane) * 4u;
+            ulong i = t.first + k * t.step;
             v[k] = float4(0.0f);
             if (i < n) {
                 v[k] = score4<T, kind>(x + i, mask + i, n - i, p);
                 m = larger4(m, v[k]);
             }
         }
-        m = simd_max(m);
+        m = row_max<false>(m, t);
         float sum = 0.0f;
         for (uint k = 0u; k < K; k++) {
-            ulong i = (k * 32u + at.lane) * 4u;
+            ulong i = t.first + k * t.step;
             if (i < n) {
                 float4 e = exp4(v[k], m, n - i);
                 sum += sum4(e);
                 v[k] = kind == Log ? v[k] - m : e;
             }
         }
-        float last = last_step<kind>(simd_sum(sum));
+        float last = last_step<kind>(row_sum<false>(sum, t));
         for (uint k = 0u; k < K; k++) {
-            ulong i = (k * 32u + at.lane) * 4u;
+            ulong i = t.first + k * t.step;
             if (i < p.cols) {
                 store4(y + i, p.cols - i, p.aligned != 0u, kind == Log ? v[k] - last : v[k] * last);
             }
@@ -137,30 +113,23 @@ struct SimdRow {
 // A row of any length for each threadgroup: the maximum and the sum in one pass, the sum rescaled whenever the maximum
 // grows, then a second pass.
 struct GroupRow {
-    static uint row(Place at) { return at.group; }
+    static constant constexpr bool WIDE = true;
 
     template <typename T, Kind kind>
     static void
-    run(device const T* x,
-        device const T* mask,
-        device T* y,
-        ulong n,
-        constant SoftmaxParams& p,
-        threadgroup float* scratch,
-        Place at) {
+    run(device const T* x, device const T* mask, device T* y, ulong n, constant SoftmaxParams& p, RowThread t) {
         float m = LOWEST;
         float sum = 0.0f;
-        ulong step = ulong(at.threads) * 4u;
-        for (ulong i = ulong(at.thread_index) * 4u; i < n; i += step) {
+        for (ulong i = t.first; i < n; i += t.step) {
             float4 v = score4<T, kind>(x + i, mask + i, n - i, p);
             float top = larger4(m, v);
             sum = fma(sum, exp(m - top), sum4(exp4(v, top, n - i)));
             m = top;
         }
-        float top = tg_max(m, scratch, at.lane, at.simdgroup, at.simdgroups);
-        sum = tg_sum(sum * exp(m - top), scratch, at.lane, at.simdgroup, at.simdgroups);
+        float top = row_max<true>(m, t);
+        sum = row_sum<true>(sum * exp(m - top), t);
         float last = last_step<kind>(sum);
-        for (ulong i = ulong(at.thread_index) * 4u; i < p.cols; i += step) {
+        for (ulong i = t.first; i < p.cols; i += t.step) {
             float4 out = float4(0.0f);
             if (i < n) {
                 float4 v = score4<T, kind>(x + i, mask + i, n - i, p);
@@ -171,22 +140,12 @@ struct GroupRow {
     }
 };
 
-// The rows are the same for all threads that meet in Row::run, and so is the return.
+// One row, x and y being the tensors. They may be the same.
 template <typename T, Kind kind, typename Row>
-inline void softmax_at(
-    device const T* x,
-    device const T* mask,
-    device T* y,
-    constant SoftmaxParams& p,
-    threadgroup float* scratch,
-    Place at
-) {
-    uint row = Row::row(at);
-    if (row >= p.rows) {
-        return;
-    }
-    ulong first = ulong(row) * p.cols;
-    Row::template run<T, kind>(x + first, mask, y + first, visible(row, p), p, scratch, at);
+inline void softmax_row(device const T* x, device const T* mask, device T* y, constant SoftmaxParams& p, RowThread t) {
+    device const T* bias = kind == Biased ? mask + row_offset(t.row, p.mask) : mask;
+    device T* out = y + ulong(t.row) * p.cols;
+    Row::template run<T, kind>(x + row_offset(t.row, p.x), bias, out, visible(t.row, p), p, t);
 }
 
 template <typename T, Kind kind, typename Row>
@@ -194,32 +153,16 @@ template <typename T, Kind kind, typename Row>
     device const T* x [[buffer(0)]],
     device T* y [[buffer(1)]],
     constant SoftmaxParams& p [[buffer(2)]],
-    uint group [[threadgroup_position_in_grid]],
-    uint thread_index [[thread_position_in_threadgroup]],
-    uint threads [[threads_per_threadgroup]],
-    uint lane [[thread_index_in_simdgroup]],
-    uint simdgroup [[simdgroup_index_in_threadgroup]],
-    uint simdgroups [[simdgroups_per_threadgroup]]
+    ROW_ARGUMENTS
 ) {
-    threadgroup float scratch[32];
-    Place at = {group, thread_index, threads, lane, simdgroup, simdgroups};
-    softmax_at<T, kind, Row>(x, x, y, p, scratch, at);
+    BEGIN_ROW(Row::WIDE, p.rows)
+    softmax_row<T, kind, Row>(x, x, y, p, t);
 }
 
 template <typename T, Kind kind, typename Row>
-[[kernel]] void softmax_inplace(
-    device T* x [[buffer(0)]],
-    constant SoftmaxParams& p [[buffer(1)]],
-    uint group [[threadgroup_position_in_grid]],
-    uint thread_index [[thread_position_in_threadgroup]],
-    uint threads [[threads_per_threadgroup]],
-    uint lane [[thread_index_in_simdgroup]],
-    uint simdgroup [[simdgroup_index_in_threadgroup]],
-    uint simdgroups [[simdgroups_per_threadgroup]]
-) {
-    threadgroup float scratch[32];
-    Place at = {group, thread_index, threads, lane, simdgroup, simdgroups};
-    softmax_at<T, kind, Row>((device const T*)x, (device const T*)x, x, p, scratch, at);
+[[kernel]] void softmax_inplace(device T* x [[buffer(0)]], constant SoftmaxParams& p [[buffer(1)]], ROW_ARGUMENTS) {
+    BEGIN_ROW(Row::WIDE, p.rows)
+    softmax_row<T, kind, Row>((device const T*)x, (device const T*)x, x, p, t);
 }
 
 template <typename T, typename Row>
@@ -228,17 +171,10 @@ template <typename T, typename Row>
     device const T* mask [[buffer(1)]],
     device T* y [[buffer(2)]],
     constant SoftmaxParams& p [[buffer(3)]],
-    uint group [[threadgroup_position_in_grid]],
-    uint thread_index [[thread_position_in_threadgroup]],
-    uint threads [[threads_per_threadgroup]],
-    uint lane [[thread_index_in_simdgroup]],
-    uint simdgroup [[simdgroup_index_in_threadgroup]],
-    uint simdgroups [[simdgroups_per_threadgroup]]
+    ROW_ARGUMENTS
 ) {
-    threadgroup float scratch[32];
-    Place at = {group, thread_index, threads, lane, simdgroup, simdgroups};
-    device const T* bias = mask + mask_offset(Row::row(at), p);
-    softmax_at<T, Biased, Row>(x, bias, y, p, scratch, at);
+    BEGIN_ROW(Row::WIDE, p.rows)
+    softmax_row<T, Biased, Row>(x, mask, y, p, t);
 }
 
 template <typename T, typename Row>
@@ -246,23 +182,18 @@ template <typename T, typename Row>
     device T* x [[buffer(0)]],
     device const T* mask [[buffer(1)]],
     constant SoftmaxParams& p [[buffer(2)]],
-    uint group [[threadgroup_position_in_grid]],
-    uint thread_index [[thread_position_in_threadgroup]],
-    uint threads [[threads_per_threadgroup]],
-    uint lane [[thread_index_in_simdgroup]],
-    uint simdgroup [[simdgroup_index_in_threadgroup]],
-    uint simdgroups [[simdgroups_per_threadgroup]]
+    ROW_ARGUMENTS
 ) {
-    threadgroup float scratch[32];
-    Place at = {group, thread_index, threads, lane, simdgroup, simdgroups};
-    device const T* bias = mask + mask_offset(Row::row(at), p);
-    softmax_at<T, Biased, Row>((device const T*)x, bias, x, p, scratch, at);
+    BEGIN_ROW(Row::WIDE, p.rows)
+    softmax_row<T, Biased, Row>((device const T*)x, mask, x, p, t);
 }
 
 // ---- Gradients of rows: dx = scale y (g - sum(g y)), or g - exp(y) sum(g) for the logarithm ----
 
 struct SoftmaxBwdParams {
     ulong cols;
+    RowStrides y;
+    RowStrides g;
     uint rows;
     float scale;
     uint aligned;
@@ -270,79 +201,34 @@ struct SoftmaxBwdParams {
 };
 
 template <bool log>
-inline float4 slope4(float4 y, float4 g, float sum, float scale) {
+inline float4 gradient4(float4 y, float4 g, float sum, float scale) {
     return log ? g - exp(y) * sum : y * (g - sum) * scale;
 }
 
-template <typename T, bool log>
-inline float bwd_sum(
-    device const T* y, device const T* g, uint thread_index, uint threads, constant SoftmaxBwdParams& p
+template <typename T, bool log, bool WIDE>
+[[kernel]] void softmax_bwd(
+    device const T* ys [[buffer(0)]],
+    device const T* gs [[buffer(1)]],
+    device T* dxs [[buffer(2)]],
+    constant SoftmaxBwdParams& p [[buffer(3)]],
+    ROW_ARGUMENTS
 ) {
+    BEGIN_ROW(WIDE, p.rows)
+    device const T* y = ys + row_offset(t.row, p.y);
+    device const T* g = gs + row_offset(t.row, p.g);
+    device T* dx = dxs + ulong(t.row) * p.cols;
     bool aligned = p.aligned != 0u;
-    float4 sum = float4(0.0f);
-    for (ulong i = ulong(thread_index) * 4u; i < p.cols; i += ulong(threads) * 4u) {
+    float4 sums = float4(0.0f);
+    for (ulong i = t.first; i < p.cols; i += t.step) {
         float4 d = load4(g + i, p.cols - i, aligned, 0.0f);
-        sum = log ? sum + d : fma(d, load4(y + i, p.cols - i, aligned, 0.0f), sum);
+        sums = log ? sums + d : fma(d, load4(y + i, p.cols - i, aligned, 0.0f), sums);
     }
-    return sum4(sum);
-}
-
-template <typename T, bool log>
-inline void bwd_write(
-    device const T* y,
-    device const T* g,
-    device T* dx,
-    float sum,
-    uint thread_index,
-    uint threads,
-    constant SoftmaxBwdParams& p
-) {
-    bool aligned = p.aligned != 0u;
-    for (ulong i = ulong(thread_index) * 4u; i < p.cols; i += ulong(threads) * 4u) {
+    float sum = row_sum<WIDE>(sum4(sums), t);
+    for (ulong i = t.first; i < p.cols; i += t.step) {
         ulong left = p.cols - i;
         float4 v = load4(y + i, left, aligned, 0.0f);
-        store4(dx + i, left, aligned, slope4<log>(v, load4(g + i, left, aligned, 0.0f), sum, p.scale));
+        store4(dx + i, left, aligned, gradient4<log>(v, load4(g + i, left, aligned, 0.0f), sum, p.scale));
     }
-}
-
-template <typename T, bool log>
-[[kernel]] void softmax_bwd_simd(
-    device const T* y [[buffer(0)]],
-    device const T* g [[buffer(1)]],
-    device T* dx [[buffer(2)]],
-    constant SoftmaxBwdParams& p [[buffer(3)]],
-    uint group [[threadgroup_position_in_grid]],
-    uint lane [[thread_index_in_simdgroup]],
-    uint simdgroup [[simdgroup_index_in_threadgroup]],
-    uint simdgroups [[simdgroups_per_threadgroup]]
-) {
-    uint row = group * simdgroups + simdgroup;
-    if (row >= p.rows) {
-        return;
-    }
-    ulong first = ulong(row) * p.cols;
-    float sum = simd_sum(bwd_sum<T, log>(y + first, g + first, lane, 32u, p));
-    bwd_write<T, log>(y + first, g + first, dx + first, sum, lane, 32u, p);
-}
-
-template <typename T, bool log>
-[[kernel]] void softmax_bwd_group(
-    device const T* y [[buffer(0)]],
-    device const T* g [[buffer(1)]],
-    device T* dx [[buffer(2)]],
-    constant SoftmaxBwdParams& p [[buffer(3)]],
-    uint row [[threadgroup_position_in_grid]],
-    uint thread_index [[thread_position_in_threadgroup]],
-    uint threads [[threads_per_threadgroup]],
-    uint lane [[thread_index_in_simdgroup]],
-    uint simdgroup [[simdgroup_index_in_threadgroup]],
-    uint simdgroups [[simdgroups_per_threadgroup]]
-) {
-    threadgroup float scratch[32];
-    ulong first = ulong(row) * p.cols;
-    float sum = bwd_sum<T, log>(y + first, g + first, thread_index, threads, p);
-    sum = tg_sum(sum, scratch, lane, simdgroup, simdgroups);
-    bwd_write<T, log>(y + first, g + first, dx + first, sum, thread_index, threads, p);
 }
 
 // ---- Columns: [outer, n, inner] over n, a thread for each column ----
@@ -419,9 +305,9 @@ FOR_ROWS(softmax_fwd_biased, "softmax_fwd_biased",)
 FOR_ROWS(softmax_inplace_biased, "softmax_inplace_biased",)
 FOR_DTYPES_WITH(softmax_fwd_columns, "softmax_fwd_columns", false)
 FOR_DTYPES_WITH(softmax_fwd_columns, "softmax_fwd_columns_log", true)
-FOR_DTYPES_WITH(softmax_bwd_simd, "softmax_bwd_simd", false)
-FOR_DTYPES_WITH(softmax_bwd_simd, "softmax_bwd_simd_log", true)
-FOR_DTYPES_WITH(softmax_bwd_group, "softmax_bwd_group", false)
-FOR_DTYPES_WITH(softmax_bwd_group, "softmax_bwd_group_log", true)
+FOR_DTYPES_WITH(softmax_bwd, "softmax_bwd_simd", false, false)
+FOR_DTYPES_WITH(softmax_bwd, "softmax_bwd_simd_log", true, false)
+FOR_DTYPES_WITH(softmax_bwd, "softmax_bwd_group", false, true)
+FOR_DTYPES_WITH(softmax_bwd, "softmax_bwd_group_log", true, true)
 FOR_DTYPES_WITH(softmax_bwd_columns, "softmax_bwd_columns", false)
 FOR_DTYPES_WITH(softmax_bwd_columns, "softmax_bwd_columns_log", true)

@@ -1,8 +1,9 @@
-//! Argument checks. Every error names the op, what was given and what is accepted.
+//! Argument checks. Every error names the function that was called, what it got and what it expects.
 
+use crate::op::Spec;
 use candle_core::{DType, Error, Result, Tensor};
 
-/// An error of this crate's ops: `op: message`.
+/// An error of this crate's ops: `function: message`.
 pub fn error(op: &str, message: impl std::fmt::Display) -> Error {
     Error::Msg(format!("{op}: {message}")).bt()
 }
@@ -10,51 +11,69 @@ pub fn error(op: &str, message: impl std::fmt::Display) -> Error {
 pub fn unsupported_dtype(op: &str, dtype: DType) -> Error {
     error(
         op,
-        format_args!("dtype {dtype:?} given, f32, f16 or bf16 accepted"),
+        format_args!("got dtype {dtype:?}, expected f32, f16 or bf16"),
     )
 }
 
-/// A floating-point tensor. f64 passes: it is computed by the composed reference.
-pub fn float(op: &str, x: &Tensor) -> Result<()> {
-    match x.dtype() {
+/// A floating-point tensor. f64 passes: its result comes from the composed reference.
+pub fn is_float<'a>(op: &str, x: impl Into<Spec<'a>>) -> Result<()> {
+    match x.into().dtype {
         DType::F32 | DType::F16 | DType::BF16 | DType::F64 => Ok(()),
         dtype => Err(unsupported_dtype(op, dtype)),
     }
 }
 
-/// At least one dim.
-pub fn has_dims(op: &str, x: &Tensor) -> Result<()> {
-    if x.rank() == 0 {
-        return Err(error(
-            op,
-            "a scalar (rank 0) given, rank 1 or more accepted",
-        ));
+/// The first argument is a floating-point tensor, and the others (called `names`) have its dtype. All have a number of
+/// elements that a `usize` holds, broadcast dims included.
+pub fn same_floats(op: &str, names: &[&str], args: &[Spec<'_>]) -> Result<()> {
+    is_float(op, args[0])?;
+    for (name, arg) in names.iter().zip(args) {
+        same_dtype(op, args[0].dtype, name, arg.dtype)?;
+        fits_in_memory(op, name, arg.dims())?;
     }
     Ok(())
 }
 
-/// A result of this shape can be addressed: views may have any dims, so that what is made of two may not.
-pub fn size(op: &str, dims: &[usize]) -> Result<()> {
-    let count = dims.iter().try_fold(1usize, |n, &dim| n.checked_mul(dim));
-    // In f64, the widest.
+/// All arguments (called `names`) live on one device.
+pub fn same_device(op: &str, names: &[&str], args: &[&Tensor]) -> Result<()> {
+    let first = args[0].device();
+    for (name, arg) in names.iter().zip(args).skip(1) {
+        if !first.same_device(arg.device()) {
+            let (got, expected) = (arg.device().location(), first.location());
+            let message = format!(
+                "got {name} on {got:?}, expected {expected:?} as for {}",
+                names[0]
+            );
+            return Err(error(op, message));
+        }
+    }
+    Ok(())
+}
+
+/// At least one dim.
+pub fn has_dims<'a>(op: &str, x: impl Into<Spec<'a>>) -> Result<()> {
+    if x.into().rank() == 0 {
+        return Err(error(op, "got a scalar (rank 0), expected rank 1 or more"));
+    }
+    Ok(())
+}
+
+/// A tensor of these dims can be addressed. Broadcast views may have any dims, so a result made of two views need not
+/// fit, nor a copy of one.
+pub fn fits_in_memory(op: &str, name: &str, dims: &[usize]) -> Result<()> {
+    // A dim of 0 must not hide an overflow: kernels multiply the other dims without it.
+    let count = dims
+        .iter()
+        .try_fold(1usize, |n, &dim| n.checked_mul(dim.max(1)));
+    // In f64, the widest dtype.
     let bytes = count.and_then(|count| count.checked_mul(size_of::<f64>()));
     match bytes {
         Some(bytes) if bytes <= isize::MAX as usize => Ok(()),
         _ => Err(error(
             op,
-            format_args!("the result would have shape {dims:?}, what memory can hold accepted"),
+            format_args!("got a shape of {dims:?} for {name}, expected one that memory can hold"),
         )),
     }
-}
-
-/// `other` (called `name`) lives where `x` does and has its dtype.
-pub fn alike(op: &str, x: &Tensor, name: &str, other: &Tensor) -> Result<()> {
-    same_dtype(op, x.dtype(), name, other.dtype())?;
-    if !x.device().same_device(other.device()) {
-        let (a, b) = (other.device().location(), x.device().location());
-        return Err(error(op, format_args!("{name} is on {a:?}, x is on {b:?}")));
-    }
-    Ok(())
 }
 
 /// `other` (called `name`) has x's dtype.
@@ -63,53 +82,80 @@ pub fn same_dtype(op: &str, x: DType, name: &str, other: DType) -> Result<()> {
         true => Ok(()),
         false => Err(error(
             op,
-            format_args!("{name} has dtype {other:?}, x has {x:?}"),
+            format_args!("got {name} of dtype {other:?}, expected {x:?} as for x"),
         )),
     }
 }
 
-/// The same of several, if they are there.
-#[cfg(feature = "metal")]
-pub fn same_dtypes(op: &str, x: DType, others: &[(&str, Option<DType>)]) -> Result<()> {
-    let given = |(name, dtype): &(&'_ str, Option<DType>)| match dtype {
-        Some(dtype) => same_dtype(op, x, name, *dtype),
-        None => Ok(()),
-    };
-    others.iter().try_for_each(given)
-}
-
 /// `other` (called `name`) has x's shape.
-pub fn same_shape(op: &str, x: &Tensor, name: &str, other: &Tensor) -> Result<()> {
+pub fn same_shape<'a, 'b>(
+    op: &str,
+    x: impl Into<Spec<'a>>,
+    name: &str,
+    other: impl Into<Spec<'b>>,
+) -> Result<()> {
+    let (x, other) = (x.into(), other.into());
     if x.dims() != other.dims() {
-        let (a, b) = (other.shape(), x.shape());
+        let (got, expected) = (other.shape(), x.shape());
         return Err(error(
             op,
-            format_args!("{name} has shape {a:?}, x has {b:?}"),
+            format_args!("got {name} of shape {got:?}, expected x's {expected:?}"),
         ));
     }
     Ok(())
 }
 
+/// `other` (called `name`) has these dims.
+pub fn has_shape<'a>(
+    op: &str,
+    name: &str,
+    other: impl Into<Spec<'a>>,
+    expected: &[usize],
+) -> Result<()> {
+    let got = other.into().dims();
+    match got == expected {
+        true => Ok(()),
+        false => Err(error(
+            op,
+            format_args!("got {name} of shape {got:?}, expected {expected:?}"),
+        )),
+    }
+}
+
 /// `other` (called `name`) broadcasts to x's shape.
-pub fn broadcasts(op: &str, x: &Tensor, name: &str, other: &Tensor) -> Result<()> {
+pub fn broadcasts<'a, 'b>(
+    op: &str,
+    x: impl Into<Spec<'a>>,
+    name: &str,
+    other: impl Into<Spec<'b>>,
+) -> Result<()> {
+    let (x, other) = (x.into(), other.into());
     let (dims, to) = (other.dims(), x.dims());
     let tail = &to[to.len().saturating_sub(dims.len())..];
     let fits = |(&d, &to): (&usize, &usize)| d == to || d == 1;
     if dims.len() > to.len() || !dims.iter().zip(tail).all(fits) {
-        let (a, b) = (other.shape(), x.shape());
-        let message =
-            format_args!("{name} of shape {a:?} does not broadcast to x's {b:?}").to_string();
+        let (got, expected) = (other.shape(), x.shape());
+        let message = format!(
+            "got {name} of shape {got:?}, expected one that broadcasts to x's {expected:?}"
+        );
         return Err(error(op, message));
     }
     Ok(())
 }
 
-/// `other` (called `name`) is a vector over the last dim of `x`.
-pub fn over_last_dim(op: &str, x: &Tensor, name: &str, other: &Tensor) -> Result<()> {
-    let last = x.dims().last().copied().unwrap_or(1);
-    if other.dims() != [last] {
+/// `other` (called `name`) is a vector of `len` elements, one for each `of_what` of x.
+pub fn vector<'a>(
+    op: &str,
+    name: &str,
+    other: impl Into<Spec<'a>>,
+    len: usize,
+    of_what: &str,
+) -> Result<()> {
+    let other = other.into();
+    if other.dims() != [len] {
         let shape = other.shape();
-        let message = format!("{name} has shape {shape:?}, x's last dim is {last}");
+        let message =
+            format!("got {name} of shape {shape:?}, expected [{len}] for x's {of_what} of {len}");
         return Err(error(op, message));
     }
     Ok(())
@@ -120,7 +166,7 @@ pub fn eps(op: &str, eps: f64) -> Result<()> {
     if !(eps > 0.0 && eps.is_finite()) {
         return Err(error(
             op,
-            format_args!("eps is {eps}, a positive number is accepted"),
+            format_args!("got eps = {eps}, expected a positive number"),
         ));
     }
     Ok(())
@@ -129,16 +175,27 @@ pub fn eps(op: &str, eps: f64) -> Result<()> {
 /// An in-place op on a tensor of a graph would change what its backward reads.
 pub fn untracked(op: &str, x: &Tensor) -> Result<()> {
     if x.track_op() {
-        return Err(error(
-            op,
-            "in place on a tensor that tracks gradients; detach() it or use the out-of-place op",
-        ));
+        let message =
+            "got a tensor that tracks gradients, expected one that may be overwritten in place; \
+                       detach() it or use the out-of-place op";
+        return Err(error(op, message));
     }
     Ok(())
 }
 
+/// A tensor that an op struct holds beside its arguments gets no gradient, so that one which tracks it must not be given.
+pub fn frozen(op: &str, held: &[&Tensor]) -> Result<()> {
+    match held.iter().any(|t| t.track_op()) {
+        false => Ok(()),
+        true => Err(error(
+            op,
+            "got an op that holds a tensor which tracks gradients, expected a detached one: it would get no gradient",
+        )),
+    }
+}
+
 /// Whether our kernels serve this tensor's device and dtype; otherwise ops use their reference.
-pub fn served(x: &Tensor) -> bool {
+pub fn has_kernel(x: &Tensor) -> bool {
     let dtype = matches!(x.dtype(), DType::F32 | DType::F16 | DType::BF16);
     let device = x.device();
     dtype && (device.is_cpu() || (device.is_metal() && cfg!(feature = "metal")))

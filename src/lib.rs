@@ -1,9 +1,16 @@
 //! Fused, trainable ops and drop-in layers for Candle, on the CPU and on Metal.
 //!
-//! - [`nn`]: `candle_nn` with faster layers that keep their gradients; a model changes its `use` line.
-//! - [`ops`]: the ops as functions and CustomOps, each with the composed reference it replaces.
-//! - [`FusedTensorOps`]: the same ops as methods on a tensor, in place too.
-//! - `metal` (with the feature of that name): compile options, warm-up, device information, and Metal Performance Shaders.
+//! One way in for each user:
+//!
+//! - **Models**: [`nn`] is `candle_nn` with faster layers that keep their gradients. Change `use candle_nn::…` to
+//!   `use candle_fused::nn::…`.
+//! - **Own layers**: [`ops`] has each op as a function, `ops::rms_norm(&x, Some(&weight), eps)`.
+//! - **Chains of methods**: [`FusedTensorOps`] has methods for ops that Candle's `Tensor` has none for, and for in-place
+//!   forms, `x.rms_norm_inplace(None, eps)`.
+//! - **Graphs of CustomOps**: each op is one public struct, `x.apply_op2(&weight, ops::RmsNorm { eps })`.
+//!
+//! With the feature `metal`, the module `metal` has compile options, warm-up, device information and Metal Performance
+//! Shaders.
 //!
 //! ```
 //! use candle_core::{Device, Tensor};
@@ -20,15 +27,19 @@
 //! f32, f16 and bf16 of any layout are accepted; 16-bit types are computed in f32. Devices and dtypes
 //! without a kernel here (CUDA, f64) run the composed reference.
 
-mod apply;
+mod act;
 mod check;
 mod cpu;
 pub mod ext;
-mod held;
 mod layout;
 #[cfg(any(feature = "metal", test))]
 pub mod metal;
 pub mod nn;
+mod op;
 pub mod ops;
+mod philox;
+pub mod quant;
+#[doc(hidden)]
+pub mod reference;
 
 pub use ext::FusedTensorOps;

@@ -1,8 +1,9 @@
 //! All integration tests, in one binary.
 
-mod bitnet;
+mod architecture;
+mod arguments;
 mod cases;
-mod conv;
+mod conv2d;
 mod devices;
 mod dropout;
 mod errors;
@@ -10,10 +11,13 @@ mod fixtures;
 mod golden;
 mod grid;
 mod layers;
+mod linear;
 mod lora;
+mod matmul_act;
 #[cfg(feature = "metal")]
 mod mps;
-mod products;
 mod quantize;
-mod stacks;
+mod quantized;
+mod rows;
+mod tensors;
 mod training;

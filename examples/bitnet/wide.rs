@@ -5,7 +5,7 @@ use crate::measure::{interleaved, Budget, Call};
 use crate::rng::Rng;
 use candle_core::{DType, Device, Result, Tensor};
 use candle_fused::nn::{Linear, Module, PackedBitLinear};
-use candle_fused::ops::quantize::{Per, Quantized, Scheme};
+use candle_fused::quant::{Quantized, ScaleScope, Scheme};
 use std::cell::Cell;
 use std::hint::black_box;
 use std::time::Duration;
@@ -79,8 +79,8 @@ fn run(layers: &[impl Module], xs: &[Tensor]) -> Result<Vec<Tensor>> {
 
 /// Ternary weights.
 fn random((out, cols): (usize, usize), rng: &mut Rng) -> Result<PackedBitLinear> {
-    let scheme = Scheme::ternary(Per::Tensor);
-    let shape = scheme.codes_shape(&(out, cols).into());
+    let scheme = Scheme::ternary(ScaleScope::Tensor);
+    let shape = scheme.codes_shape(&(out, cols).into())?;
     // Four codes of 0, 1 or 2 make a byte.
     let byte = |_| {
         let four = rng.below(81) as u8;
@@ -93,7 +93,7 @@ fn random((out, cols): (usize, usize), rng: &mut Rng) -> Result<PackedBitLinear>
     let codes = Tensor::from_vec(codes, shape, &Device::Cpu)?;
     let scales = Tensor::full(
         (cols as f32).powf(-0.5),
-        scheme.scales_shape(&(out, cols).into()),
+        scheme.scales_shape(&(out, cols).into())?,
         &Device::Cpu,
     )?;
     PackedBitLinear::new(

@@ -12,8 +12,6 @@ mod load;
 mod measure;
 mod plan;
 mod report;
-mod sizes;
-mod stock;
 mod workload;
 
 use candle_core::{Device, Result};

@@ -1,24 +1,15 @@
 //! What is measured: each op's sizes, in every dtype, in every way it runs.
 
-use crate::cases::OpCase;
-use crate::sizes::{sizes, Size};
+pub use crate::cases::Kind;
+use crate::cases::{Measured, OpCase};
 use candle_core::DType;
 
 /// One line of the table.
 pub struct Row<'a> {
     pub case: &'a OpCase,
-    pub size: Size,
+    pub size: Measured,
     pub dtype: DType,
     pub kind: Kind,
-}
-
-/// How an op is run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    Forward,
-    InPlace,
-    /// Forward and backward.
-    Train,
 }
 
 impl Row<'_> {
@@ -66,7 +57,7 @@ impl Row<'_> {
 pub fn rows(cases: &[OpCase], quick: bool) -> Vec<Row<'_>> {
     let mut rows = Vec::new();
     for case in cases.iter().filter(|case| !case.variant) {
-        for size in sizes(case) {
+        for &size in &case.sizes {
             for &dtype in size.dtypes {
                 rows.extend(size.kinds.iter().map(|&kind| Row {
                     case,

@@ -1,8 +1,8 @@
 //! The table and its summary.
 
 use crate::agree::Agreement;
+use crate::cases::size::DTYPES;
 use crate::plan::Row;
-use crate::sizes::DTYPES;
 use candle_core::Result;
 use std::io::{self, Write};
 

@@ -1,8 +1,7 @@
 //! A row's inputs, and the two things that are timed on them.
 
-use crate::cases::{Call, Fill};
+use crate::cases::{Call, Fill, Run};
 use crate::plan::{Kind, Row};
-use crate::stock::{self, Stock};
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Result, Tensor, Var};
 use std::hint::black_box;
@@ -29,7 +28,7 @@ impl<'a> Workload<'a> {
         };
         Ok(Workload {
             row,
-            stock: stock::call(row, device)?,
+            stock: stock(row, device)?,
             inputs,
             own,
         })
@@ -67,7 +66,7 @@ impl<'a> Workload<'a> {
 
     /// Whether stock draws its own random numbers, so that its results can't be ours.
     pub fn is_random(&self) -> bool {
-        self.row.case.op == "dropout"
+        self.row.case.random
     }
 
     /// The bytes that a pass has to move: inputs and outputs, and the gradients when training.
@@ -115,23 +114,53 @@ impl<'a> Workload<'a> {
     }
 }
 
-fn inputs(row: &Row, dtype: DType, device: &Device) -> Result<Vec<Tensor>> {
-    let (rows, cols) = (row.size.rows(), row.size.cols());
-    let inputs = row.case.inputs(rows, cols, dtype, device)?;
-    let mut args = row.case.args.iter();
-    let shape = |x: Tensor| {
-        // Declarations know rows and columns only: give matrices the row's own dims.
-        let x = match x.dims() == [rows, cols] {
-            true => x.reshape(row.size.dims)?,
-            false => x,
+/// Stock Candle's side of a row.
+enum Stock<'a> {
+    Declared(&'a Call),
+    Made(Call),
+}
+
+impl std::ops::Deref for Stock<'_> {
+    type Target = Call;
+
+    fn deref(&self) -> &Call {
+        match self {
+            Stock::Declared(call) => call,
+            Stock::Made(call) => call,
+        }
+    }
+}
+
+fn stock<'a>(row: &Row<'a>, device: &Device) -> Result<Stock<'a>> {
+    let case = row.case;
+    if let Some(make) = &case.stock_fast {
+        let run = Run {
+            size: row.size.size,
+            kind: row.kind,
+            dtype: row.dtype,
+            device,
         };
+        if let Some(call) = make(&run)? {
+            return Ok(Stock::Made(call));
+        }
+    }
+    Ok(Stock::Declared(match &case.stock {
+        Some(stock) if row.kind != Kind::Train || case.stock_trains => stock,
+        _ => &case.reference,
+    }))
+}
+
+fn inputs(row: &Row, dtype: DType, device: &Device) -> Result<Vec<Tensor>> {
+    let inputs = row.case.inputs(row.size.size, dtype, device)?;
+    let mut args = row.case.args.iter();
+    let variable = |x: Tensor| {
         let trains = args.next().is_some_and(|arg| arg.grad);
         match row.kind == Kind::Train && trains {
             true => Ok(Var::from_tensor(&x)?.into_inner()),
             false => Ok(x),
         }
     };
-    inputs.into_iter().map(shape).collect()
+    inputs.into_iter().map(variable).collect()
 }
 
 /// The inputs with a first one that may be overwritten.

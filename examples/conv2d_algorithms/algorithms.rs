@@ -1,8 +1,7 @@
 //! Which algorithms a shape can be given to, and which of them are the same.
 
-use candle_core::{DType, Device};
-use candle_fused::ops::conv2d::{Conv2d, ConvAlgo, Geometry, Window};
-use candle_fused::ops::Act;
+use candle_core::Tensor;
+use candle_fused::ops::{Act, Conv2d, Conv2dParams, ConvAlgo};
 use std::fmt;
 
 /// A way to ask for a convolution.
@@ -40,22 +39,19 @@ const WAYS: [Way; 8] = [
 
 impl Way {
     /// What runs where this is asked for; None if it is refused.
-    fn resolved(self, geometry: &Geometry, device: &Device) -> Option<Way> {
-        let algo = match device {
-            Device::Cpu => self.algo.on_cpu(geometry, self.prepared).ok()?,
-            _ => self.algo.on_metal(geometry, DType::F32).ok()?,
-        };
+    fn resolved(self, params: Conv2dParams, x: &Tensor, w: &Tensor) -> Option<Way> {
+        let algo = self.op(params).algorithm(x, w).ok()?;
         Some(Way {
             algo,
             // The others take the weight as it is.
-            prepared: self.prepared && device.is_cpu() && algo == ConvAlgo::Winograd,
+            prepared: self.prepared && x.device().is_cpu() && algo == ConvAlgo::Winograd,
         })
     }
 
-    pub fn op(self, window: Window) -> Conv2d {
-        let op = Conv2d::new(window, Act::Identity, self.algo);
+    pub fn op(self, params: Conv2dParams) -> Conv2d {
+        let op = Conv2d::new(params, Act::Identity, self.algo);
         match self.prepared {
-            true => op.preparing(),
+            true => op.with_weight_cache(),
             false => op,
         }
     }
@@ -85,8 +81,8 @@ pub struct Candidate {
 }
 
 /// Everything that differs, in the order of [`WAYS`].
-pub fn candidates(geometry: &Geometry, device: &Device) -> Vec<Candidate> {
-    let runs = WAYS.map(|way| way.resolved(geometry, device));
+pub fn candidates(params: Conv2dParams, x: &Tensor, w: &Tensor) -> Vec<Candidate> {
+    let runs = WAYS.map(|way| way.resolved(params, x, w));
     let also = |way: Way| {
         let asked = WAYS.into_iter().zip(runs);
         let others = asked.filter(|&(asked, runs)| asked != way && runs == Some(way));
@@ -103,31 +99,23 @@ pub fn candidates(geometry: &Geometry, device: &Device) -> Vec<Candidate> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use candle_core::{DType, Device};
 
-    fn names(geometry: &Geometry) -> Vec<(String, Vec<String>)> {
+    /// Of images of 56 by 56 pixels that keep their size but for the stride.
+    fn names(kernel: usize, stride: usize, channels: usize) -> Vec<(String, Vec<String>)> {
+        let params = Conv2dParams {
+            stride: [stride; 2],
+            padding: [kernel / 2; 2],
+            ..Default::default()
+        };
+        let zeros = |dims: [usize; 4]| Tensor::zeros(&dims, DType::F32, &Device::Cpu).unwrap();
+        let x = zeros([1, channels, 56, 56]);
+        let w = zeros([channels, channels, kernel, kernel]);
         let named = |c: &Candidate| {
             let also = c.also.iter().map(Way::to_string).collect();
             (c.way.to_string(), also)
         };
-        candidates(geometry, &Device::Cpu)
-            .iter()
-            .map(named)
-            .collect()
-    }
-
-    fn geometry(kernel: usize, stride: usize, channels: usize) -> Geometry {
-        Geometry {
-            batch: 1,
-            groups: 1,
-            c_in: channels,
-            c_out: channels,
-            input: [56; 2],
-            kernel: [kernel; 2],
-            output: [(56 - 1) / stride + 1; 2],
-            stride: [stride; 2],
-            padding: [kernel / 2; 2],
-            dilation: [1; 2],
-        }
+        candidates(params, &x, &w).iter().map(named).collect()
     }
 
     #[test]
@@ -141,12 +129,12 @@ mod tests {
             "Winograd prepared",
         ];
         let want = ("implicit GEMM".into(), others.map(String::from).to_vec());
-        assert_eq!(names(&geometry(3, 2, 64)), [want]);
+        assert_eq!(names(3, 2, 64), [want]);
     }
 
     #[test]
     fn winograd_counts_twice_where_it_serves() {
-        let names = names(&geometry(3, 1, 64));
+        let names = names(3, 1, 64);
         let ways: Vec<&str> = names.iter().map(|(way, _)| way.as_str()).collect();
         assert_eq!(ways, ["implicit GEMM", "Winograd", "Winograd prepared"]);
         let auto = names
@@ -157,7 +145,7 @@ mod tests {
 
     #[test]
     fn few_outputs_go_directly() {
-        let names = names(&geometry(1, 1, 2));
+        let names = names(1, 1, 2);
         assert_eq!(names.len(), 1);
         assert_eq!(names[0].0, "direct");
     }

@@ -51,9 +51,9 @@ pub fn run(shape: Shape, device: &Device, budget: &Budget) -> Result<Contest> {
     let x = Fill::Signal.tensor(&shape.x_dims(), 0, DType::F32, device)?;
     let w = Fill::Signal.tensor(&shape.w_dims(), 1, DType::F32, device)?;
     let stock = || x.conv2d(&w, shape.padding, shape.stride, 1, shape.groups);
-    let candidates = candidates(&shape.geometry(&x, &w)?, device);
+    let candidates = candidates(shape.params(), &x, &w);
     let by = |way: Way| {
-        let (x, w, op) = (&x, &w, way.op(shape.window()));
+        let (x, w, op) = (&x, &w, way.op(shape.params()));
         move || x.apply_op2_no_bwd(w, &op)
     };
 

@@ -3,7 +3,7 @@
 use crate::algorithms::Way;
 use crate::contest::Contest;
 use crate::table::times;
-use candle_fused::ops::conv2d::ConvAlgo;
+use candle_fused::ops::ConvAlgo;
 use std::fmt::{Result, Write};
 
 const WIDTH: f64 = 900.0;

@@ -7,7 +7,7 @@ use crate::shapes::{Shape, SHAPES};
 use crate::svg::Chart;
 use crate::table;
 use candle_core::{Device, Result};
-use candle_fused::ops::conv2d::ConvAlgo;
+use candle_fused::ops::ConvAlgo;
 
 const SMALL: Shape = Shape {
     model: "<small>",

@@ -75,16 +75,24 @@ impl Linear {
 
 /// What one writes without this crate: frozen weights as plain tensors, and a product for each matrix.
 fn stock_lora(layer: &LoraLinear, x: &Tensor) -> Result<Tensor> {
-    let Some(weight) = layer.weight() else {
-        candle_core::bail!("{} is quantised", layer.name())
+    let adapters = layer.adapters();
+    let Some(weight) = adapters.weight() else {
+        candle_core::bail!("{} is quantised", adapters.name())
     };
-    let active = layer.active_adapter();
-    match active.and_then(|name| layer.adapter(&name)) {
+    let active = adapters.active_adapter();
+    match active.and_then(|name| adapters.adapter(&name)) {
         Some(adapter) => {
             let scale = adapter.config().scale() as f32;
-            ops::lora::reference(x, weight, None, adapter.a(), adapter.b(), scale)
+            candle_fused::reference::lora::reference(
+                x,
+                weight,
+                None,
+                adapter.a(),
+                adapter.b(),
+                scale,
+            )
         }
-        None => ops::linear::reference(x, weight, None),
+        None => candle_fused::reference::linear::reference(x, weight, None),
     }
 }
 

@@ -73,7 +73,11 @@ pub fn layer(dim: usize, rows: usize, rank: usize, rng: &mut Rng) -> Result<Peak
     let step = |y: Result<Tensor>| y?.backward().map(drop);
     Ok(Peaks {
         what: format!("one {dim}×{dim} layer, {rows} rows"),
-        stock: peak(|| step(ops::lora::reference(&x, &weight, None, &a, &b, 2.0)))?,
+        stock: peak(|| {
+            step(candle_fused::reference::lora::reference(
+                &x, &weight, None, &a, &b, 2.0,
+            ))
+        })?,
         fused: peak(|| step(ops::lora(&x, &weight, None, &a, &b, 2.0)))?,
     })
 }

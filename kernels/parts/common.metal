@@ -29,10 +29,14 @@ using namespace metal;
 // fn<T, Act> as name_<act>_<dtype>.
 #define FOR_ACTS(fn, name) \
     FOR_DTYPES_WITH(fn, name "_identity", Identity) \
+    FOR_ACTS_BUT_IDENTITY(fn, name)
+
+// The same without the identity, whose gradient needs no kernel.
+#define FOR_ACTS_BUT_IDENTITY(fn, name) \
     FOR_DTYPES_WITH(fn, name "_relu", Relu) \
     FOR_DTYPES_WITH(fn, name "_relu2", Relu2) \
     FOR_DTYPES_WITH(fn, name "_leaky_relu", LeakyRelu) \
-    FOR_DTYPES_WITH(fn, name "_gelu", Gelu) \
+    FOR_DTYPES_WITH(fn, name "_gelu_tanh", GeluTanh) \
     FOR_DTYPES_WITH(fn, name "_gelu_erf", GeluErf) \
     FOR_DTYPES_WITH(fn, name "_silu", Silu) \
     FOR_DTYPES_WITH(fn, name "_sigmoid", Sigmoid) \
@@ -45,7 +49,7 @@ using namespace metal;
     FOR_DTYPES_WITH(fn, name "_relu", Relu, __VA_ARGS__) \
     FOR_DTYPES_WITH(fn, name "_relu2", Relu2, __VA_ARGS__) \
     FOR_DTYPES_WITH(fn, name "_leaky_relu", LeakyRelu, __VA_ARGS__) \
-    FOR_DTYPES_WITH(fn, name "_gelu", Gelu, __VA_ARGS__) \
+    FOR_DTYPES_WITH(fn, name "_gelu_tanh", GeluTanh, __VA_ARGS__) \
     FOR_DTYPES_WITH(fn, name "_gelu_erf", GeluErf, __VA_ARGS__) \
     FOR_DTYPES_WITH(fn, name "_silu", Silu, __VA_ARGS__) \
     FOR_DTYPES_WITH(fn, name "_sigmoid", Sigmoid, __VA_ARGS__) \
@@ -213,7 +217,7 @@ struct LeakyRelu {
 
 // 0.5 x (1 + tanh u) = x sigmoid(2u) with u = sqrt(2/pi) (x + 0.044715 x^3): the sigmoid keeps the digits that
 // 1 + tanh u loses for negative x, and needs no tanh.
-struct Gelu {
+struct GeluTanh {
     static float twice_u(float x) { return 1.59576912f * x * fma(0.044715f * x, x, 1.0f); }
     static float fwd(float x, float) { return x * sigmoid_f(twice_u(x)); }
     static float grad(float x, float) {
@@ -266,7 +270,7 @@ inline float act_fwd(uint code, float x, float param) {
         case 1u: return Relu::fwd(x, param);
         case 2u: return Relu2::fwd(x, param);
         case 3u: return LeakyRelu::fwd(x, param);
-        case 4u: return Gelu::fwd(x, param);
+        case 4u: return GeluTanh::fwd(x, param);
         case 5u: return GeluErf::fwd(x, param);
         case 6u: return Silu::fwd(x, param);
         case 7u: return Sigmoid::fwd(x, param);
@@ -318,158 +322,6 @@ inline float tg_max(float v, threadgroup float* scratch, uint lane, uint simdgro
     v = simd_max(lane < simdgroups ? scratch[lane] : -INFINITY);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     return v;
-}
-
-// ---- Rows ----
-//
-// A row belongs to a threadgroup (WIDE) or to a simdgroup. A thread takes four neighbours from `first` on, then from
-// `step` further on, in every loop over the row the same ones.
-
-struct RowThread {
-    uint first;
-    uint step;
-    uint lane;
-    uint simdgroup;
-    uint simdgroups;
-};
-
-template <bool WIDE>
-inline RowThread row_thread(uint lane, uint simdgroup, uint simdgroups) {
-    RowThread t;
-    t.first = WIDE ? (simdgroup * 32u + lane) * 4u : lane * 4u;
-    t.step = WIDE ? simdgroups * 128u : 128u;
-    t.lane = lane;
-    t.simdgroup = simdgroup;
-    t.simdgroups = simdgroups;
-    return t;
-}
-
-// All threads of the row get the sum.
-template <bool WIDE>
-inline float row_sum(float v, threadgroup float* scratch, RowThread t) {
-    return WIDE ? tg_sum(v, scratch, t.lane, t.simdgroup, t.simdgroups) : simd_sum(v);
-}
-
-inline float sum4(float4 v) {
-    return (v.x + v.y) + (v.z + v.w);
-}
-
-// The first `left` components, zeros behind them.
-inline float4 keep4(float4 v, uint left) {
-    return float4(v.x, left > 1u ? v.y : 0.0f, left > 2u ? v.z : 0.0f, left > 3u ? v.w : 0.0f);
-}
-
-// A row that is read more than once. A thread's first four elements stay in registers, which is all of them for rows
-// of up to 128 elements (4096 if WIDE).
-template <typename T>
-struct Row {
-    device const T* p;
-    uint cols;
-    uint first;
-    bool aligned;
-    float4 head;
-
-    float4 at(uint i) const thread {
-        return i == first ? head : load4(p + i, ulong(cols - i), aligned, 0.0f);
-    }
-};
-
-template <typename T>
-inline Row<T> row_at(device const T* p, uint cols, bool aligned, RowThread t) {
-    Row<T> row;
-    row.p = p;
-    row.cols = cols;
-    row.first = t.first;
-    row.aligned = aligned;
-    row.head = float4(0.0f);
-    if (t.first < cols) {
-        row.head = load4(p + t.first, ulong(cols - t.first), aligned, 0.0f);
-    }
-    return row;
-}
-
-// ---- Norms ----
-//
-// The normalised x is (x - mean) scale + shift. The shift holds what the mean lost by rounding, so that rows far from
-// 0 keep their digits.
-
-struct Moments {
-    float mean;
-    float scale;
-    float shift;
-    float pull;  // the factor of x_hat sum(h x_hat) in the gradient
-
-    float4 apply(float4 x) const thread { return fma(x - mean, float4(scale), float4(shift)); }
-};
-
-// A row's moments for another kernel, pull excepted.
-inline void save_moments(device float* stats, uint row, Moments m) {
-    stats[ulong(row) * 3u] = m.mean;
-    stats[ulong(row) * 3u + 1u] = m.scale;
-    stats[ulong(row) * 3u + 2u] = m.shift;
-}
-
-inline Moments saved_moments(device const float* stats, uint row) {
-    Moments m;
-    m.mean = stats[ulong(row) * 3u];
-    m.scale = stats[ulong(row) * 3u + 1u];
-    m.shift = stats[ulong(row) * 3u + 2u];
-    m.pull = 0.0f;
-    return m;
-}
-
-struct Rms {
-    static bool centred() { return false; }
-    static float scale(float squares, float n, float eps) { return rsqrt(squares / n + eps); }
-    static float pull(float, float n, float) { return 1.0f / n; }
-};
-
-struct Layer {
-    static bool centred() { return true; }
-    static float scale(float squares, float n, float eps) { return rsqrt(squares / n + eps); }
-    static float pull(float, float n, float) { return 1.0f / n; }
-};
-
-// A NaN is not below eps, and stays.
-struct L2 {
-    static bool centred() { return false; }
-    static float scale(float squares, float, float eps) {
-        float norm = sqrt(squares);
-        return 1.0f / (norm < eps ? eps : norm);
-    }
-    static float pull(float squares, float, float eps) { return sqrt(squares) < eps ? 0.0f : 1.0f; }
-};
-
-template <typename Kind, bool WIDE, typename T>
-inline Moments row_moments(thread const Row<T>& x, float eps, threadgroup float* scratch, RowThread t) {
-    float n = float(x.cols);
-    Moments m;
-    m.mean = 0.0f;
-    float rest = 0.0f;
-    if (Kind::centred()) {
-        float4 sum = float4(0.0f);
-        for (uint i = t.first; i < x.cols; i += t.step) {
-            sum += x.at(i);
-        }
-        m.mean = row_sum<WIDE>(sum4(sum), scratch, t) / n;
-    }
-    float4 sum = float4(0.0f);
-    float4 squares4 = float4(0.0f);
-    for (uint i = t.first; i < x.cols; i += t.step) {
-        float4 d = keep4(x.at(i) - m.mean, x.cols - i);
-        sum += d;
-        squares4 = fma(d, d, squares4);
-    }
-    float squares = row_sum<WIDE>(sum4(squares4), scratch, t);
-    if (Kind::centred()) {
-        rest = row_sum<WIDE>(sum4(sum), scratch, t);
-        squares -= rest * (rest / n);
-        squares = squares < 0.0f ? 0.0f : squares;
-    }
-    m.scale = Kind::scale(squares, n, eps);
-    m.pull = Kind::pull(squares, n, eps);
-    m.shift = Kind::centred() ? -(rest / n) * m.scale : 0.0f;
-    return m;
 }
 
 // ---- Random numbers: Philox4x32-10 ----

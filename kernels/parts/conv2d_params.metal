@@ -1,5 +1,5 @@
-// Of x [batch, groups * c_in, ..input] with w [groups * c_out, c_in, ..kernel] to y [batch, groups * c_out, ..output].
-// Two of them are read where they lie, the third is written without gaps. Pairs are (height, width).
+// A convolution of x [batch, groups * c_in, ..input] with w [groups * c_out, c_in, ..kernel] to y [batch, groups * c_out, ..output].
+// Two of them are read with any strides; the third is the result, which is contiguous. Pairs are (height, width).
 struct Conv2dParams {
     ulong x[4];  // strides in elements
     ulong w[4];
@@ -23,7 +23,7 @@ struct Conv2dParams {
     uint share;  // what each of them sums up
 };
 
-// What becomes of a channel's sum.
+// The epilogue of a sum: bias and activation.
 template <typename T>
 inline float conv2d_finish(float z, device const T* bias, uint channel, constant Conv2dParams& p) {
     if (p.has_bias != 0u) {

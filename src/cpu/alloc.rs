@@ -1,5 +1,7 @@
 //! Output buffers: allocated uninitialised, written once.
 
+use std::sync::OnceLock;
+
 /// Allocations from this size on always come fresh from the kernel (glibc's largest mmap threshold).
 const FRESH_FROM: usize = 32 << 20;
 
@@ -32,4 +34,24 @@ fn prefer_huge_pages(p: *mut u8, bytes: usize) {
 #[cfg(not(target_os = "linux"))]
 fn prefer_huge_pages(_: *mut u8, bytes: usize) {
     let _ = bytes < FRESH_FROM;
+}
+
+/// The bytes of this machine's memory, or `usize::MAX` where the system does not say. An allocation of more than that may
+/// succeed, because systems hand out memory when it is first written, and then take the process down.
+pub fn physical_memory() -> usize {
+    static BYTES: OnceLock<usize> = OnceLock::new();
+    *BYTES.get_or_init(ask_for_physical_memory)
+}
+
+fn ask_for_physical_memory() -> usize {
+    #[cfg(unix)]
+    {
+        // SAFETY: `sysconf` reads constants of the system.
+        let [pages, page] =
+            [libc::_SC_PHYS_PAGES, libc::_SC_PAGESIZE].map(|name| unsafe { libc::sysconf(name) });
+        if let (Ok(pages), Ok(page)) = (usize::try_from(pages), usize::try_from(page)) {
+            return pages.saturating_mul(page);
+        }
+    }
+    usize::MAX
 }

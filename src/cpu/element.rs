@@ -1,6 +1,6 @@
 //! The element types of our kernels: f32, f16 and bf16, all computed in f32 lanes.
 
-use super::simd::{copy_few, Simd, MAX_LANES};
+use super::simd::{narrow_f16, widen_f16, Simd, MAX_LANES};
 use candle_core::{CpuStorage, WithDType};
 use half::{bf16, f16};
 
@@ -42,12 +42,7 @@ pub trait Element: WithDType + Send + Sync {
     ///
     /// # Safety
     /// `p` is valid for writes of `n` elements.
-    #[inline(always)]
-    unsafe fn store_partial<S: Simd>(s: S, p: *mut Self, n: usize, x: S::F) {
-        let mut lanes = [Self::ZERO; MAX_LANES];
-        Self::store(s, lanes.as_mut_ptr(), x);
-        copy_few(lanes.as_ptr(), p, n);
-    }
+    unsafe fn store_partial<S: Simd>(s: S, p: *mut Self, n: usize, x: S::F);
 
     /// Loads `LANES` elements, or the fewer that are `left`; the other lanes are then 0.
     ///
@@ -101,7 +96,7 @@ pub trait Element: WithDType + Send + Sync {
 }
 
 macro_rules! element {
-    ($T:ty, $variant:ident, $zero:expr, $bits:ty, $load:ident, $load_few:ident, $store:ident, $relu:expr, $widen:expr, $narrow:expr) => {
+    ($T:ty, $variant:ident, $zero:expr, $bits:ty, $load:ident, $load_few:ident, $store:ident, $store_few:ident, $relu:expr, $widen:expr, $narrow:expr) => {
         impl Element for $T {
             const ZERO: Self = $zero;
             fn wrap(data: Vec<Self>) -> CpuStorage {
@@ -131,6 +126,10 @@ macro_rules! element {
             unsafe fn store<S: Simd>(s: S, p: *mut Self, x: S::F) {
                 s.$store(p.cast::<$bits>(), x)
             }
+            #[inline(always)]
+            unsafe fn store_partial<S: Simd>(s: S, p: *mut Self, n: usize, x: S::F) {
+                s.$store_few(p.cast::<$bits>(), n, x)
+            }
         }
     };
 }
@@ -153,6 +152,7 @@ element!(
     load_f32,
     load_few_f32,
     store_f32,
+    store_few_f32,
     |x: f32| if x > 0.0 { x } else { 0.0 },
     |x| x,
     |x| x
@@ -165,9 +165,10 @@ element!(
     load_f16,
     load_few_f16,
     store_f16,
+    store_few_f16,
     |x: f16| f16::from_bits(relu_bits(x.to_bits(), f16::INFINITY.to_bits())),
-    f16::to_f32,
-    f16::from_f32
+    widen_f16,
+    narrow_f16
 );
 element!(
     bf16,
@@ -177,6 +178,7 @@ element!(
     load_bf16,
     load_few_bf16,
     store_bf16,
+    store_few_bf16,
     |x: bf16| bf16::from_bits(relu_bits(x.to_bits(), bf16::INFINITY.to_bits())),
     bf16::to_f32,
     bf16::from_f32

@@ -9,76 +9,103 @@ use std::array::from_fn;
 use std::borrow::Cow;
 
 /// The arithmetic of one vector of elements.
-pub trait Map<const I: usize, const O: usize>: Copy + Send + Sync {
-    /// See [`Body::cost`].
+///
+/// What an implementation must satisfy: `map` is `inline(always)`, and a lane of a result depends on the same lane of the
+/// arguments alone.
+pub trait Map<const I: usize, const O: usize>: Copy {
+    /// See [`ElementwiseOp::cost`].
     const COST: usize;
-    /// `index` is the position of the first lane among the elements. Must be `inline(always)`.
-    fn map<S: Simd>(&self, s: S, index: usize, x: [S::F; I]) -> [S::F; O];
+    fn map<S: Simd>(&self, s: S, x: [S::F; I]) -> [S::F; O];
 }
 
-/// What is done with a stretch of elements that lie side by side: a [`Map`], or a loop of its own.
-pub trait Body<T, const I: usize, const O: usize>: Copy + Send + Sync {
-    /// How an element compares to a plain copy (see [`parallel`]).
+/// An elementwise op of I inputs and O outputs over adjacent elements.
+pub trait ElementwiseOp<T, const I: usize, const O: usize>: Copy + Send + Sync {
+    /// What an element costs beside a plain copy (see [`parallel`]).
     fn cost(&self) -> usize;
-    /// Must be `inline(always)`; `index` is the position of the first element.
+    /// `y[o][i] = op(x[0][i], x[1][i], …)` for i < n. Must be `inline(always)`; `index` is the position of the first element
+    /// in the whole tensor.
     ///
     /// # Safety
-    /// `x` are valid for reads, `y` for writes of `n` elements; an `x` may equal a `y`.
-    unsafe fn stretch<S: Simd>(
-        &self,
-        s: S,
-        index: usize,
-        x: [*const T; I],
-        y: [*mut T; O],
-        n: usize,
-    );
+    /// Each x is valid for reads and each y for writes of `n` elements. An x may equal a y, so every element of x must be
+    /// read before the same element of y is written; otherwise they don't overlap.
+    unsafe fn run<S: Simd>(&self, s: S, index: usize, x: [*const T; I], y: [*mut T; O], n: usize);
 }
 
-impl<T: Element, M: Map<I, O>, const I: usize, const O: usize> Body<T, I, O> for M {
-    fn cost(&self) -> usize {
-        M::COST
+/// The number of elements before the first vector of `y` that does not straddle a cache line, which would take two
+/// accesses; 0 if `n` is too short for that to matter.
+#[inline(always)]
+pub fn aligned_after<S: Simd, T>(y: *mut T, n: usize) -> usize {
+    match n >= 8 * S::LANES {
+        true => y.align_offset(S::LANES * size_of::<T>()) % S::LANES,
+        false => 0,
     }
-    #[inline(always)]
-    unsafe fn stretch<S: Simd>(
-        &self,
-        s: S,
-        index: usize,
-        x: [*const T; I],
-        y: [*mut T; O],
-        n: usize,
-    ) {
-        // A vector that straddles cache lines takes two accesses: start where the output's don't.
-        let head = match n >= 8 * S::LANES {
-            true => y[0].align_offset(S::LANES * size_of::<T>()) % S::LANES,
-            false => 0,
-        };
-        let mut i = head;
+}
+
+/// Runs a [`Map`] over `n` adjacent elements.
+///
+/// # Safety
+/// As for [`ElementwiseOp::run`].
+#[inline(always)]
+pub unsafe fn map_run<S: Simd, T: Element, M: Map<I, O>, const I: usize, const O: usize>(
+    s: S,
+    m: M,
+    x: [*const T; I],
+    y: [*mut T; O],
+    n: usize,
+) {
+    let head = aligned_after::<S, T>(y[0], n);
+    let mut i = head;
+    if M::COST < parallel::EXP {
         while i + S::LANES <= n {
             let mut args = [s.splat(0.0); I];
             // Plain loops: a closure might not inline into the target-feature function.
             for (arg, x) in args.iter_mut().zip(&x) {
                 *arg = T::load(s, x.add(i));
             }
-            let out = self.map(s, index + i, args);
+            let out = m.map(s, args);
             for (out, y) in out.iter().zip(&y) {
                 T::store(s, y.add(i), *out);
             }
             i += S::LANES;
         }
-        // What is left at both ends.
+        // The elements before the first vector and after the last.
         for (i, n) in [(0, head), (i, n - i)] {
-            if n == 0 {
-                continue;
-            }
-            let mut args = [s.splat(0.0); I];
-            for (arg, x) in args.iter_mut().zip(&x) {
-                *arg = T::load_few(s, x.add(i), n);
-            }
-            let out = self.map(s, index + i, args);
-            for (out, y) in out.iter().zip(&y) {
-                T::store_partial(s, y.add(i), n, *out);
+            if n > 0 {
+                map_upto(s, m, x, y, i, n);
             }
         }
+        return;
+    }
+    // A costly map is compiled into one loop that takes whole vectors and their parts alike: beside its arithmetic, the
+    // comparison that tells them apart takes no time.
+    let (mut i, mut end) = (0, if head > 0 { head } else { n });
+    while i < n {
+        map_upto(s, m, x, y, i, end - i);
+        i = end.min(i + S::LANES);
+        end = n;
+    }
+}
+
+/// Maps the vector that begins at element `i`, or the elements that are `left` if those are fewer.
+///
+/// # Safety
+/// Each x is valid for reads and each y for writes of min(left, LANES) elements from `i` on.
+#[inline(always)]
+unsafe fn map_upto<S: Simd, T: Element, M: Map<I, O>, const I: usize, const O: usize>(
+    s: S,
+    m: M,
+    x: [*const T; I],
+    y: [*mut T; O],
+    i: usize,
+    left: usize,
+) {
+    let mut args = [s.splat(0.0); I];
+    for (arg, x) in args.iter_mut().zip(&x) {
+        *arg = T::load_upto(s, x.add(i), left);
+    }
+    let out = m.map(s, args);
+    for (out, y) in out.iter().zip(&y) {
+        T::store_upto(s, y.add(i), left, *out);
     }
 }
 
@@ -156,47 +183,45 @@ impl<'a, T: Element> Input<'a, T> {
     }
 }
 
-/// A [`Body`] whose type is forgotten: all that lies around its loop is compiled once for each element type, not once
-/// for each body.
-trait Loop<T, const I: usize, const O: usize>: Sync {
+/// An [`ElementwiseOp`] as a trait object: everything around its loop is compiled once for each element type, not once for
+/// each op.
+trait ErasedOp<T, const I: usize, const O: usize>: Sync {
     fn cost(&self) -> usize;
     /// # Safety
-    /// As for [`Body::stretch`].
+    /// As for [`ElementwiseOp::run`].
     unsafe fn run(&self, index: usize, x: [*const T; I], y: [*mut T; O], n: usize);
 }
 
-impl<T: Element, B: Body<T, I, O>, const I: usize, const O: usize> Loop<T, I, O> for B {
+impl<T: Element, P: ElementwiseOp<T, I, O>, const I: usize, const O: usize> ErasedOp<T, I, O>
+    for P
+{
     fn cost(&self) -> usize {
-        Body::cost(self)
+        ElementwiseOp::cost(self)
     }
     unsafe fn run(&self, index: usize, x: [*const T; I], y: [*mut T; O], n: usize) {
-        let body = *self;
-        dispatch(Stretch {
-            body,
-            index,
-            x,
-            y,
-            n,
-        })
+        let op = *self;
+        dispatch(Run { op, index, x, y, n })
     }
 }
 
-/// The arguments of [`Body::stretch`].
-struct Stretch<T, B, const I: usize, const O: usize> {
-    body: B,
+/// The arguments of [`ElementwiseOp::run`], whose contract the maker of this struct has been promised.
+struct Run<T, P, const I: usize, const O: usize> {
+    op: P,
     index: usize,
     x: [*const T; I],
     y: [*mut T; O],
     n: usize,
 }
 
-impl<T: Element, B: Body<T, I, O>, const I: usize, const O: usize> Kernel for Stretch<T, B, I, O> {
+impl<T: Element, P: ElementwiseOp<T, I, O>, const I: usize, const O: usize> Kernel
+    for Run<T, P, I, O>
+{
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        // SAFETY: whoever made this vouches for it.
-        unsafe { self.body.stretch(s, self.index, self.x, self.y, self.n) }
+        // SAFETY: `ErasedOp::run` alone makes this struct, under the same contract.
+        unsafe { self.op.run(s, self.index, self.x, self.y, self.n) }
     }
 }
 
@@ -204,13 +229,13 @@ impl<T: Element, B: Body<T, I, O>, const I: usize, const O: usize> Kernel for St
 pub fn map<T: Element, const I: usize, const O: usize>(
     n: usize,
     inputs: [Input<'_, T>; I],
-    body: impl Body<T, I, O>,
+    op: impl ElementwiseOp<T, I, O>,
 ) -> Vec<T> {
     let walks = from_fn(|o| Walk {
         start: o * n,
         ..Walk::contiguous(n)
     });
-    build(n, inputs, walks, &body)
+    build(n, inputs, walks, &op)
 }
 
 /// As [`map`], the outputs laid out by `walks`, which together cover the buffer of O·n elements.
@@ -218,16 +243,16 @@ pub fn map_to<T: Element, const I: usize, const O: usize>(
     n: usize,
     inputs: [Input<'_, T>; I],
     walks: [Walk; O],
-    body: impl Body<T, I, O>,
+    op: impl ElementwiseOp<T, I, O>,
 ) -> Vec<T> {
-    build(n, inputs, walks, &body)
+    build(n, inputs, walks, &op)
 }
 
 fn build<T: Element, const I: usize, const O: usize>(
     n: usize,
     inputs: [Input<'_, T>; I],
     walks: [Walk; O],
-    body: &dyn Loop<T, I, O>,
+    op: &dyn ErasedOp<T, I, O>,
 ) -> Vec<T> {
     let inputs = inputs
         .each_ref()
@@ -235,24 +260,24 @@ fn build<T: Element, const I: usize, const O: usize>(
     // SAFETY: the walks cover the O·n elements; inputs live until the end of this function.
     unsafe {
         alloc::build(n * O, |p: *mut T| {
-            run(n, inputs, walks.map(|w| Cursor::new(p, w)), body)
+            run(n, inputs, walks.map(|w| Cursor::new(p, w)), op)
         })
     }
 }
 
-/// data[i] = body(data[i], inputs[0] at i, …): the first argument is the data itself.
+/// data[i] = op(data[i], inputs[0] at i, …): the first argument is the data itself.
 pub fn map_in_place<T: Element, const I: usize, const N: usize>(
     data: &mut [T],
     inputs: [Input<'_, T>; I],
-    body: impl Body<T, N, 1>,
+    op: impl ElementwiseOp<T, N, 1>,
 ) {
-    overwrite(data, inputs, &body)
+    overwrite(data, inputs, &op)
 }
 
 fn overwrite<T: Element, const I: usize, const N: usize>(
     data: &mut [T],
     inputs: [Input<'_, T>; I],
-    body: &dyn Loop<T, N, 1>,
+    op: &dyn ErasedOp<T, N, 1>,
 ) {
     const { assert!(N == I + 1) };
     let n = data.len();
@@ -262,15 +287,14 @@ fn overwrite<T: Element, const I: usize, const N: usize>(
         *cursor = Cursor::new(input.0.as_ptr().cast_mut(), input.1);
     }
     // SAFETY: a vector is read whole before it is written, and by the same thread.
-    unsafe { run(n, cursors, [own], body) }
+    unsafe { run(n, cursors, [own], op) }
 }
 
-/// x[i] = body(x[i]) for elements side by side, by this thread.
-///
-/// # Safety
-/// `x` is valid for reads and writes of `n` elements.
-pub unsafe fn map_stretch<T: Element>(x: *mut T, n: usize, body: impl Body<T, 1, 1>) {
-    Loop::run(&body, 0, [x.cast_const()], [x], n)
+/// `x[i] = op(x[i])`, on this thread.
+pub fn apply_in_place<T: Element>(x: &mut [T], op: &impl ElementwiseOp<T, 1, 1>) {
+    let (p, n) = (x.as_mut_ptr(), x.len());
+    // SAFETY: x has n elements, and is both the input and the output.
+    unsafe { ErasedOp::run(op, 0, [p.cast_const()], [p], n) }
 }
 
 /// A position on a [`Walk`].
@@ -323,9 +347,9 @@ unsafe fn run<T: Element, const I: usize, const O: usize>(
     n: usize,
     inputs: [Cursor<T>; I],
     outputs: [Cursor<T>; O],
-    body: &dyn Loop<T, I, O>,
+    op: &dyn ErasedOp<T, I, O>,
 ) {
-    parallel::ranges(n, body.cost(), 64, |range| {
+    parallel::ranges(n, op.cost(), 64, |range| {
         let mut inputs = inputs.map(|c| c.seek(range.start));
         let mut outputs = outputs.map(|c| c.seek(range.start));
         let mut index = range.start;
@@ -335,7 +359,7 @@ unsafe fn run<T: Element, const I: usize, const O: usize>(
             let x = inputs.map(|c| c.ptr().cast_const());
             let y = outputs.map(|c| c.ptr());
             // SAFETY: no walk jumps within the next n elements.
-            unsafe { body.run(index, x, y, n) };
+            unsafe { op.run(index, x, y, n) };
             for c in inputs.iter_mut().chain(&mut outputs) {
                 c.advance(n);
             }

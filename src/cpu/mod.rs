@@ -1,20 +1,25 @@
 //! The CPU engine: lanes and math, element types, one-pass maps, row reductions.
 
+pub mod act;
+pub mod activation_bytes;
 pub mod alloc;
-pub mod codes;
-pub mod dot;
+pub mod byte_simd;
+pub mod column_sums;
 pub mod element;
 pub mod elementwise;
+pub mod fold;
 pub mod gather;
+#[cfg(all(test, target_os = "linux"))]
+pub mod guarded;
 pub mod math;
 pub mod matmul;
 pub mod moments;
 pub mod parallel;
-pub mod row_op;
+pub mod pieces;
 pub mod row_view;
-pub mod rows;
 pub mod scratch;
 pub mod simd;
+pub mod two_pass;
 
 /// Runs `$body` with `$T` bound to the storage's element type and, in the closure form, `$s` to its
 /// elements.

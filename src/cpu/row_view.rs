@@ -1,18 +1,19 @@
-//! Rows of any layout, read where they lie.
+//! The rows of a tensor of any layout, read where they lie.
 
 use super::element::Element;
 use super::gather;
 use super::parallel::Shared;
 use crate::layout::collapsed;
 use candle_core::{Layout, Shape};
+use std::borrow::Cow;
 use std::marker::PhantomData;
 
-/// The rows of a tensor: row i of its shape begins at [`RowView::row`]. A copy is made only where the
-/// elements of a row are apart, and even then dims that are broadcast are not repeated in it.
+/// The rows of a tensor, i.e. of its last dim: [`RowView::row`] says where each begins. The tensor is copied only if the
+/// elements of a row are not neighbours, and then without repeating dims that are broadcast.
 pub struct RowView<'a, T> {
     base: Shared<T>,
     _copied: Vec<T>,
-    /// Size and stride of the dims that count rows: the last one, and those before it.
+    /// Sizes and strides of the dims that count rows: the last one of them, and the others.
     last: (usize, usize),
     outer: Vec<(usize, usize)>,
     lives: PhantomData<&'a [T]>,
@@ -22,9 +23,9 @@ impl<'a, T: Element> RowView<'a, T> {
     pub fn new(data: &'a [T], layout: &Layout) -> Self {
         let cols = layout.dims().last().copied().unwrap_or(1);
         if let Some((start, end)) = layout.contiguous_offsets() {
-            // Without elements the offset may lie past the end.
-            let data = if start == end { data } else { &data[start..] };
-            return Self::contiguous(data.as_ptr(), cols);
+            // The offset of a tensor without elements may lie past the end.
+            let data = if start == end { &[] } else { &data[start..end] };
+            return Self::contiguous(Cow::Borrowed(data), cols);
         }
         let rank = layout.dims().len();
         if cols == 1 || layout.stride()[rank - 1] == 1 {
@@ -46,8 +47,24 @@ impl<'a, T: Element> RowView<'a, T> {
         }
     }
 
-    /// Rows that follow one another. The caller keeps the memory alive and in bounds.
-    pub fn contiguous(base: *const T, cols: usize) -> Self {
+    /// Rows of `cols` elements, one behind the other.
+    pub fn contiguous(data: Cow<'a, [T]>, cols: usize) -> Self {
+        // SAFETY: the slice lives as long as the view, or in it.
+        let view = unsafe { Self::from_raw(data.as_ptr(), cols) };
+        RowView {
+            _copied: match data {
+                Cow::Borrowed(_) => Vec::new(),
+                Cow::Owned(data) => data,
+            },
+            ..view
+        }
+    }
+
+    /// Rows of `cols` elements, one behind the other, in memory that may be written while the view lives.
+    ///
+    /// # Safety
+    /// For each row i that is asked for, the `cols` elements from `base + i · cols` on can be read while the view lives.
+    pub unsafe fn from_raw(base: *const T, cols: usize) -> Self {
         RowView {
             base: Shared::new(base.cast_mut()),
             _copied: Vec::new(),
@@ -57,9 +74,17 @@ impl<'a, T: Element> RowView<'a, T> {
         }
     }
 
+    /// Rows in `copied`, or in `data` where `copied` is empty.
     fn strided(data: &'a [T], copied: Vec<T>, layout: &Layout) -> Self {
         let data = if copied.is_empty() { data } else { &copied };
-        let base = data[layout.start_offset().min(data.len())..].as_ptr();
+        let (start, count) = (layout.start_offset(), layout.shape().elem_count());
+        let dims = layout.dims().iter().zip(layout.stride());
+        let largest_offset: usize = dims.map(|(&d, &s)| d.saturating_sub(1) * s).sum();
+        assert!(
+            count == 0 || start + largest_offset < data.len(),
+            "{layout:?}"
+        );
+        let base = data[start.min(data.len())..].as_ptr();
         let rank = layout.dims().len();
         let rows = Layout::new(
             layout.dims()[..rank - 1].into(),
@@ -76,7 +101,7 @@ impl<'a, T: Element> RowView<'a, T> {
         }
     }
 
-    /// Where row `i` begins. Readable for the length of a row while `i` counts a row.
+    /// Where row `i` begins. If the tensor has a row `i`, all elements of the row can be read there.
     #[inline(always)]
     pub fn row(&self, i: usize) -> *const T {
         let (size, stride) = self.last;

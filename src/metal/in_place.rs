@@ -51,7 +51,7 @@ impl<'a> InPlace<'a> {
             })?;
         Launch::new(self.storage.device(), &sources::COPY, kernel)?
             .input(&self.operand)
-            .output_at(self.storage.buffer(), self.layout.start_offset() * size)
+            .overwrite(self.storage.buffer(), self.layout.start_offset() * size)
             .params(&params)
             .run(grid::elementwise(self.operand.count(), 1))
     }
@@ -94,15 +94,11 @@ impl StridedParams {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::mem::{offset_of, size_of};
+    use crate::metal::mirror::assert_mirrors;
 
     #[test]
     fn params_match_the_kernel() {
-        assert_eq!(size_of::<StridedParams>(), 104);
-        assert_eq!(offset_of!(StridedParams, strides), 0);
-        assert_eq!(offset_of!(StridedParams, dims), 64);
-        assert_eq!(offset_of!(StridedParams, count), 96);
-        assert_eq!(offset_of!(StridedParams, rank), 100);
+        assert_mirrors!(StridedParams => "copy" StridedParams { strides, dims, count, rank });
     }
 
     #[test]

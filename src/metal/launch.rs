@@ -1,4 +1,5 @@
-//! One dispatch of one kernel. Nothing else in the crate touches Candle's encoder, so hazards are right in one place.
+//! One dispatch of one kernel. Nothing else in the crate touches Candle's encoder (but for the call of Candle's own GEMM), so
+//! hazards are right in one place.
 
 use super::error::MetalError;
 use super::grid::Grid;
@@ -77,7 +78,16 @@ impl<'a> Launch<'a> {
 
     /// The next argument, read and written. An output binding orders both.
     pub(crate) fn inout(self, operand: &'a Operand<'_>) -> Self {
-        self.bind(Binding::Output(operand.buffer(), operand.offset()))
+        self.overwrite(operand.buffer(), operand.offset())
+    }
+
+    /// The next argument, written from a byte offset on, in a tensor that is there already.
+    pub(crate) fn overwrite(self, buffer: &'a Buffer, offset: usize) -> Self {
+        // Whoever had the buffer before may have labelled it with a length.
+        if cfg!(debug_assertions) {
+            buffer.set_label("");
+        }
+        self.bind(Binding::Output(buffer, offset))
     }
 
     /// The next argument, a `#[repr(C)]` struct that mirrors one of the kernel's.

@@ -27,14 +27,14 @@
 pub(crate) mod broadcast;
 mod error;
 pub(crate) mod grid;
+#[cfg(test)]
+pub(crate) mod mirror;
 pub mod mps;
-mod options;
+pub(crate) mod options;
 pub(crate) mod sources;
 
 #[cfg(feature = "metal")]
 mod device;
-#[cfg(feature = "metal")]
-pub(crate) mod gemm;
 #[cfg(feature = "metal")]
 mod in_place;
 #[cfg(feature = "metal")]
@@ -42,7 +42,11 @@ mod launch;
 #[cfg(feature = "metal")]
 mod library;
 #[cfg(feature = "metal")]
+pub(crate) mod matmul;
+#[cfg(feature = "metal")]
 mod operand;
+#[cfg(feature = "metal")]
+mod rows;
 #[cfg(all(feature = "metal", test))]
 mod tests;
 
@@ -59,4 +63,5 @@ pub(crate) use {
     in_place::InPlace,
     launch::Launch,
     operand::{aligned4, alloc, dtype_name, finish, Operand, Spread},
+    rows::{aligned_rows, row_grid, RowOperand, RowStrides, SIMD_COLS},
 };

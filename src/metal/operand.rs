@@ -157,10 +157,15 @@ impl<'a> Operand<'a> {
 
 /// Fresh memory for an output; its content is whatever the pool left there.
 pub(crate) fn alloc(device: &MetalDevice, count: usize, dtype: DType) -> Result<Arc<Buffer>> {
-    device
+    let buffer = device
         .new_buffer_builder()
         .with_size_for(count, dtype)
-        .build()
+        .build()?;
+    // The pool rounds lengths up, so that a store past the output stays inside. softmetal takes the true length from here.
+    if cfg!(debug_assertions) {
+        buffer.set_label(&format!("used:{}", count * dtype.size_in_bytes()));
+    }
+    Ok(buffer)
 }
 
 /// An output that a launch has written, as the storage that an op returns.

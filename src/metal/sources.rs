@@ -13,6 +13,17 @@ pub(crate) struct Source {
 }
 
 impl Source {
+    /// A library of a test's own.
+    #[cfg(all(test, feature = "metal"))]
+    pub(crate) const fn for_test(name: &'static str, code: &'static str) -> Self {
+        const PARTS: &[&Source] = &[&COMMON];
+        Source {
+            name,
+            code,
+            parts: PARTS,
+        }
+    }
+
     /// All that the compiler gets to see. `#line` lets it name the file in its messages.
     pub(crate) fn text(&self, options: &Options) -> io::Result<String> {
         let mut text = String::new();
@@ -66,7 +77,8 @@ parts! {
     CODES = "parts/codes",
     COMMON = "parts/common",
     CONV2D_PARAMS = "parts/conv2d_params",
-    GRIDS = "parts/grids",
+    LEVELS = "parts/levels",
+    ROWS = "parts/rows",
     TILES = "parts/tiles",
 }
 
@@ -82,15 +94,15 @@ sources! {
     DEQUANTIZE = "dequantize",
     DROPOUT = "dropout",
     GLU = "glu",
-    GROUP_NORM = "group_norm",
+    GROUP_NORM = "group_norm" + ROWS,
     LINEAR = "linear" + TILES,
     LORA_GATHER = "lora_gather",
     MATMUL_ACT = "matmul_act" + TILES,
     MIXED_MATMUL = "mixed_matmul" + TILES + CODES,
-    QUANTIZE = "quantize" + GRIDS,
-    REDUCE = "reduce",
-    ROW_NORM = "row_norm",
-    SOFTMAX = "softmax",
+    QUANTIZE = "quantize" + LEVELS,
+    REDUCE = "reduce" + ROWS,
+    ROW_NORM = "row_norm" + ROWS,
+    SOFTMAX = "softmax" + ROWS,
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! What needs a device; skipped where there is none.
 
 use super::options::TEST_LOCK;
-use super::sources::COPY;
+use super::sources::{Source, COPY};
 use super::*;
 use candle_core::{
     CpuStorage, Device, InplaceOp1, Layout, MetalDevice, MetalStorage, Result, Tensor,
@@ -92,6 +92,43 @@ fn errors_have_their_types() -> Result<()> {
             matches!(MetalError::of(&error), Some(MetalError::NotAvailable(_))),
             "{error}"
         );
+        Ok(())
+    })
+}
+
+/// Two kernels that fill y: the first does, the second goes on for one element more.
+static FILL: Source = Source::for_test(
+    "fill",
+    "[[kernel]] void fill(device float* y [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+        if (i < 5u) {
+            y[i] = 1.0f;
+        }
+    }
+    [[kernel]] void overfill(device float* y [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+        if (i < 6u) {
+            y[i] = 1.0f;
+        }
+    }",
+);
+
+/// Candle's pool hands out buffers that are longer than the output: only softmetal, which is told, can notice.
+#[test]
+fn a_store_past_the_output_is_noticed() -> Result<()> {
+    alone(|device, metal| {
+        if !device_info(device)?.name.contains("softmetal") {
+            eprintln!("skipped: no softmetal");
+            return Ok(());
+        }
+        let run = |kernel: &str| {
+            let out = alloc(metal, 5, candle_core::DType::F32)?;
+            assert!(out.length() > 5 * 4, "the pool rounds up");
+            let launch = Launch::new(metal, &FILL, kernel)?;
+            launch.output(&out).run(grid::elementwise(5, 1))?;
+            device.synchronize()
+        };
+        run("fill")?;
+        let error = run("overfill").unwrap_err().to_string();
+        assert!(error.contains("of which 20 are in use"), "{error}");
         Ok(())
     })
 }

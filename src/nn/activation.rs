@@ -1,11 +1,12 @@
 //! [`candle_nn::activation`] on fused kernels.
 
+use crate::check;
 use crate::ops::{self, Act};
-use candle_core::{Module, Result, Tensor};
+use candle_core::{Error, Module, Result, Tensor};
 
 pub use candle_nn::activation::*;
 
-/// [`candle_nn::Activation`], with the same serde names.
+/// [`candle_nn::Activation`] on fused kernels, with the same names in config files. `Gelu` is the exact function, by erf.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Deserialize, serde::Serialize, Default)]
 #[serde(rename_all = "lowercase")]
 pub enum Activation {
@@ -32,23 +33,97 @@ pub enum Activation {
 
 impl Module for Activation {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        use candle_nn::Activation as Stock;
-        let act = match *self {
-            Self::Gelu => Act::GeluErf,
-            Self::NewGelu | Self::GeluPytorchTanh => Act::Gelu,
-            Self::Relu => Act::Relu,
-            Self::Relu2 => Act::Relu2,
-            Self::Silu | Self::Swish => Act::Silu,
-            Self::Sigmoid => Act::Sigmoid,
-            Self::LeakyRelu(slope) => Act::LeakyRelu(slope as f32),
-            Self::Swiglu => return ops::swiglu_packed(xs),
-            Self::Relu6 => return Stock::Relu6.forward(xs),
-            Self::HardSigmoid => return Stock::HardSigmoid.forward(xs),
-            Self::HardSwish => return Stock::HardSwish.forward(xs),
-            Self::Mish => return Stock::Mish.forward(xs),
-            Self::Elu(alpha) => return Stock::Elu(alpha).forward(xs),
-        };
-        ops::activation(xs, act)
+        // Stock's ReLU takes integers too.
+        if *self == Self::Relu && xs.dtype().is_int() {
+            return xs.relu();
+        }
+        match (Act::try_from(*self), self) {
+            (Ok(act), _) => ops::activation(xs, act),
+            (Err(_), Self::Swiglu) => ops::swiglu_packed(xs),
+            (Err(_), _) => candle_nn::Activation::from(*self).forward(xs),
+        }
+    }
+}
+
+/// The fused activation that computes the same function. `Gelu` is the exact one, [`Act::GeluErf`]; `NewGelu` and
+/// `GeluPytorchTanh` are [`Act::GeluTanh`]. The others without a fused form are an error.
+///
+/// ```
+/// use candle_fused::nn::Activation;
+/// use candle_fused::ops::Act;
+/// assert_eq!(Act::try_from(Activation::Gelu)?, Act::GeluErf);
+/// assert_eq!(Activation::try_from(Act::GeluTanh)?, Activation::GeluPytorchTanh);
+/// assert!(Act::try_from(Activation::Mish).is_err());
+/// # candle_core::Result::Ok(())
+/// ```
+impl TryFrom<Activation> for Act {
+    type Error = Error;
+    fn try_from(activation: Activation) -> Result<Self> {
+        Ok(match activation {
+            Activation::Gelu => Act::GeluErf,
+            Activation::NewGelu | Activation::GeluPytorchTanh => Act::GeluTanh,
+            Activation::Relu => Act::Relu,
+            Activation::Relu2 => Act::Relu2,
+            Activation::Silu | Activation::Swish => Act::Silu,
+            Activation::Sigmoid => Act::Sigmoid,
+            Activation::LeakyRelu(slope) => Act::LeakyRelu(slope),
+            other => {
+                let message = format!("got {other:?}, expected an activation that ops can fuse");
+                return Err(check::error("Act::try_from", message));
+            }
+        })
+    }
+}
+
+/// The stock activation that computes the same function. `Identity`, `Tanh` and `Softplus` have none: an error.
+impl TryFrom<Act> for Activation {
+    type Error = Error;
+    fn try_from(act: Act) -> Result<Self> {
+        Ok(match act {
+            Act::GeluErf => Activation::Gelu,
+            Act::GeluTanh => Activation::GeluPytorchTanh,
+            Act::Relu => Activation::Relu,
+            Act::Relu2 => Activation::Relu2,
+            Act::Silu => Activation::Silu,
+            Act::Sigmoid => Activation::Sigmoid,
+            Act::LeakyRelu(slope) => Activation::LeakyRelu(slope),
+            Act::Identity | Act::Tanh | Act::Softplus => {
+                let message = format!("got {act:?}, expected one of the stock activations");
+                return Err(check::error("Activation::try_from", message));
+            }
+        })
+    }
+}
+
+/// An [`Act`], or a stock activation that a model's config names, for the `with_act` of layers.
+///
+/// `with_act(Act::Silu)` returns the layer; `with_act(config.hidden_act)` returns a `Result`, an error where there is no
+/// fused form.
+pub trait IntoAct {
+    /// A layer, or a `Result` of one.
+    type Out<L>;
+    /// Calls `layer` with the fused activation.
+    fn with<L>(self, layer: impl FnOnce(Act) -> L) -> Self::Out<L>;
+}
+
+impl IntoAct for Act {
+    type Out<L> = L;
+    fn with<L>(self, layer: impl FnOnce(Act) -> L) -> L {
+        layer(self)
+    }
+}
+
+impl IntoAct for Activation {
+    type Out<L> = Result<L>;
+    fn with<L>(self, layer: impl FnOnce(Act) -> L) -> Result<L> {
+        self.try_into().map(layer)
+    }
+}
+
+impl IntoAct for candle_nn::Activation {
+    type Out<L> = Result<L>;
+    fn with<L>(self, layer: impl FnOnce(Act) -> L) -> Result<L> {
+        Activation::from(self).with(layer)
     }
 }
 

@@ -15,6 +15,7 @@ pub struct GroupNorm {
 }
 
 impl GroupNorm {
+    /// With a weight and a bias `[channels]`.
     pub fn new(
         weight: Tensor,
         bias: Tensor,
@@ -23,8 +24,9 @@ impl GroupNorm {
         eps: f64,
     ) -> Result<Self> {
         if num_groups == 0 || !num_channels.is_multiple_of(num_groups) {
-            let message =
-                format!("num_groups {num_groups} must divide num_channels {num_channels}");
+            let message = format!(
+                "got num_groups {num_groups}, expected a divisor of num_channels {num_channels}"
+            );
             return Err(check::error("GroupNorm", message));
         }
         Ok(Self {
@@ -42,13 +44,13 @@ impl Module for GroupNorm {
         let dims = xs.dims();
         if dims.len() <= 2 || dims[1] != self.num_channels {
             let channels = self.num_channels;
-            let message = format!("x has shape {dims:?}, [batch, {channels}, ..] is accepted");
+            let message = format!("got x of shape {dims:?}, expected [batch, {channels}, ..]");
             return Err(check::error("GroupNorm", message));
         }
         let (weight, bias) = (Some(&self.weight), Some(&self.bias));
         match self.eps as f32 {
             eps if eps > 0.0 => ops::group_norm(xs, self.num_groups, weight, bias, eps),
-            // Stock's layer takes an eps of 0 too; the op doesn't.
+            // The stock layer accepts an eps of 0; the op does not.
             eps => ops::group_norm::reference(xs, self.num_groups, weight, bias, eps),
         }
     }

@@ -6,7 +6,7 @@ use candle_nn::VarBuilder;
 
 pub use candle_nn::layer_norm::LayerNormConfig;
 
-/// Layer norm over the last dim, or RMS norm where the mean is kept.
+/// Layer norm over the last dim; without `remove_mean` it is an RMS norm.
 #[derive(Clone, Debug)]
 pub struct LayerNorm {
     weight: Tensor,
@@ -16,6 +16,7 @@ pub struct LayerNorm {
 }
 
 impl LayerNorm {
+    /// With a weight and a bias.
     pub fn new(weight: Tensor, bias: Tensor, eps: f64) -> Self {
         Self {
             bias: Some(bias),
@@ -23,6 +24,7 @@ impl LayerNorm {
         }
     }
 
+    /// Without a bias.
     pub fn new_no_bias(weight: Tensor, eps: f64) -> Self {
         Self {
             weight,
@@ -32,6 +34,7 @@ impl LayerNorm {
         }
     }
 
+    /// An RMS norm: without a bias, and the mean is not removed.
     pub fn rms_norm(weight: Tensor, eps: f64) -> Self {
         Self {
             remove_mean: false,
@@ -51,6 +54,7 @@ impl LayerNorm {
         self.eps
     }
 
+    /// Whether the mean is removed; without it this is an RMS norm.
     pub fn remove_mean(&self) -> bool {
         self.remove_mean
     }
@@ -70,7 +74,7 @@ impl From<candle_nn::LayerNorm> for LayerNorm {
 impl Module for LayerNorm {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let (weight, eps) = (Some(&self.weight), self.eps as f32);
-        // Stock layers take an eps of 0 too; the ops don't.
+        // The stock layers accept an eps of 0; the ops do not.
         let fused = eps > 0.0;
         if self.remove_mean {
             let bias = self.bias.as_ref();
@@ -113,6 +117,7 @@ impl RmsNorm {
         Self(LayerNorm::rms_norm(weight, eps))
     }
 
+    /// The same norm as a [`LayerNorm`].
     pub fn into_inner(self) -> LayerNorm {
         self.0
     }
@@ -125,7 +130,7 @@ impl RmsNorm {
         self.0.eps()
     }
 
-    /// The same as `forward`, which is differentiable too.
+    /// The same as `forward`, which is differentiable here.
     pub fn forward_diff(&self, xs: &Tensor) -> Result<Tensor> {
         self.forward(xs)
     }

@@ -1,6 +1,7 @@
-//! [`mod@candle_nn::linear`] on fused kernels: the bias, and an activation if there is one, are added where the product's
-//! sums are, and inputs of any layout and of any rank from 1 go in.
+//! [`mod@candle_nn::linear`] on fused kernels: the bias and the activation are applied to the product's sums before they are
+//! written. Inputs may have any layout and any rank from 1.
 
+use super::activation::IntoAct;
 use crate::ops::{self, Act};
 use candle_core::{Module, Result, Tensor};
 use candle_nn::VarBuilder;
@@ -26,6 +27,7 @@ pub struct Linear {
 }
 
 impl Linear {
+    /// With a weight `[out, in]` and a bias `[out]`.
     pub fn new(weight: Tensor, bias: Option<Tensor>) -> Self {
         Self {
             weight,
@@ -34,19 +36,32 @@ impl Linear {
         }
     }
 
-    /// The same layer, followed by an activation.
-    pub fn with_act(self, act: Act) -> Self {
-        Self { act, ..self }
+    /// The same layer, followed by an activation: an [`Act`], or a stock `Activation`, for which it returns a `Result`.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use candle_fused::nn::{Activation, Linear};
+    /// # use candle_fused::ops::Act;
+    /// # let w = Tensor::new(&[[1f32]], &Device::Cpu)?;
+    /// let layer = Linear::new(w, None).with_act(Activation::Gelu)?;
+    /// assert_eq!(layer.act(), Act::GeluErf);
+    /// # candle_core::Result::Ok(())
+    /// ```
+    pub fn with_act<A: IntoAct>(self, act: A) -> A::Out<Self> {
+        act.with(|act| Self { act, ..self })
     }
 
+    /// The weight, `[out, in]`.
     pub fn weight(&self) -> &Tensor {
         &self.weight
     }
 
+    /// The bias, `[out]`.
     pub fn bias(&self) -> Option<&Tensor> {
         self.bias.as_ref()
     }
 
+    /// The activation; `Act::Identity` if there is none.
     pub fn act(&self) -> Act {
         self.act
     }

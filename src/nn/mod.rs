@@ -1,8 +1,8 @@
-//! candle_nn, with faster layers that train.
+//! candle_nn with faster layers, all of them differentiable.
 //!
-//! Everything of [`candle_nn`] is here under its own name and path; what this crate does better
-//! shadows the original: same constructors, same `VarBuilder` paths, same trait impls. A model
-//! changes only its `use` line:
+//! All items of [`candle_nn`] are here under their own names and paths. The layers and functions of
+//! this crate replace the originals, with the same constructors, `VarBuilder` paths and trait impls.
+//! A model changes only its `use` line:
 //!
 //! ```diff
 //! -use candle_nn::{conv2d, linear, rms_norm, Activation, Conv2d, Linear, Module, RmsNorm, VarBuilder};
@@ -31,7 +31,7 @@ pub mod lora;
 pub mod ops;
 pub mod quantized;
 
-pub use activation::Activation;
+pub use activation::{Activation, IntoAct};
 pub use candle_nn::*;
 pub use conv::{
     conv1d, conv1d_no_bias, conv2d, conv2d_no_bias, conv_transpose1d, conv_transpose1d_no_bias,

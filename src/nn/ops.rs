@@ -1,4 +1,4 @@
-//! [`candle_nn::ops`] on fused kernels that keep the gradient.
+//! [`candle_nn::ops`] on fused kernels that are differentiable.
 
 use crate::ops;
 use candle_core::shape::Dim;
@@ -26,9 +26,9 @@ pub fn swiglu(xs: &Tensor) -> Result<Tensor> {
     ops::swiglu_packed(xs)
 }
 
-/// x, times the slope where negative.
+/// x, times the slope where x is negative.
 pub fn leaky_relu(xs: &Tensor, negative_slope: f64) -> Result<Tensor> {
-    ops::leaky_relu(xs, negative_slope as f32)
+    ops::leaky_relu(xs, negative_slope)
 }
 
 /// RMS norm over the last dim.
@@ -46,8 +46,8 @@ pub fn dropout(xs: &Tensor, drop_p: f32) -> Result<Tensor> {
     ops::dropout(xs, drop_p, fresh_seed())
 }
 
-/// Seeds that never repeat within a process and differ between processes. They lie far apart: who counts on from one
-/// doesn't come across another's.
+/// A seed that differs from all others of this process, and of other processes. Seeds are far apart: a layer may count up
+/// from its seed without meeting another layer's.
 pub(super) fn fresh_seed() -> u64 {
     static START: OnceLock<u64> = OnceLock::new();
     static CALLS: AtomicU64 = AtomicU64::new(0);
@@ -60,17 +60,19 @@ pub(super) fn fresh_seed() -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// [`candle_nn::Dropout`], with a mask that is made again in the backward pass instead of kept.
+/// [`candle_nn::Dropout`]. The mask is computed again in the backward pass instead of being stored.
 #[derive(Clone, Debug)]
 pub struct Dropout {
     drop_p: f32,
 }
 
 impl Dropout {
+    /// With the probability of dropping an element.
     pub fn new(drop_p: f32) -> Dropout {
         Self { drop_p }
     }
 
+    /// Drops elements in training, and returns xs otherwise.
     pub fn forward(&self, xs: &Tensor, train: bool) -> Result<Tensor> {
         if train {
             dropout(xs, self.drop_p)

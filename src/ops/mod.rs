@@ -1,55 +1,70 @@
-//! The ops. Each module holds one op's public functions, its CustomOps and its composed reference.
+//! The ops: each as functions, and as one struct under the op's own name that is a Candle CustomOp.
+//!
+//! Functions with `_inplace` in their name overwrite their first argument, for inference. They refuse a tensor that tracks
+//! gradients; but a tensor that does not, and that an op with another, tracked argument has kept for its backward, is
+//! overwritten unnoticed (by stock's in-place ops too): that op's gradient would then be wrong.
 
-pub mod activation;
-pub mod affine_act;
+pub(crate) mod activation;
+pub(crate) mod affine_act;
 mod affine_norm;
-pub mod binary_act;
-pub mod bitlinear;
-pub mod conv2d;
-pub mod dropout;
-pub mod glu;
-pub mod group_norm;
-pub mod linear;
-pub mod lora;
-pub mod matmul_act;
-pub mod mixed_matmul;
+pub(crate) mod binary_act;
+pub(crate) mod bitlinear;
+pub(crate) mod conv2d;
+pub(crate) mod dropout;
+pub(crate) mod glu;
+pub(crate) mod group_norm;
+pub(crate) mod linear;
+pub(crate) mod lora;
+pub(crate) mod lora_gather;
+pub(crate) mod matmul_act;
+pub(crate) mod mixed_matmul;
+#[cfg(feature = "metal")]
+pub mod mps;
 mod packed;
-pub mod quantize;
-pub mod reduce;
-pub mod row_norm;
-pub mod softmax;
+pub(crate) mod quantize;
+pub(crate) mod reduce;
+pub(crate) mod row_norm;
+pub(crate) mod softmax;
 
+pub use crate::quant::Quantized;
 pub use activation::{
     activation, activation_inplace, gelu, gelu_erf, leaky_relu, relu, relu2, sigmoid, silu,
-    softplus, tanh, Act,
+    softplus, tanh, Act, Activation,
 };
-pub use affine_act::{affine_act, affine_act_inplace};
+pub use affine_act::{affine_act, affine_act_inplace, AffineAct};
 pub use binary_act::{
     add_act, add_act_inplace, add_relu, bias_act, bias_act_inplace, mul_act, mul_act_inplace,
-    mul_relu, BinaryOp,
+    mul_relu, BinaryAct, BinaryOp,
 };
-pub use bitlinear::bitlinear;
+pub use bitlinear::{bitlinear, BitLinear};
 pub use conv2d::{
-    conv1d, conv2d, conv2d_with, conv_transpose1d, conv_transpose2d, ConvAlgo, Window,
+    conv1d, conv2d, conv2d_with, conv_transpose1d, conv_transpose2d, Conv2d, Conv2dParams,
+    ConvAlgo, ConvTranspose2d,
 };
-pub use dropout::{dropout, dropout_add, dropout_inplace, relu_dropout, relu_dropout_inplace};
+pub use dropout::{
+    dropout, dropout_add, dropout_inplace, relu_dropout, relu_dropout_inplace, Dropout, DropoutAdd,
+};
 pub use glu::{
     geglu, geglu_packed, glu, glu_inplace, glu_packed, reglu, reglu_packed, swiglu, swiglu_packed,
+    Glu, GluPacked,
 };
-pub use group_norm::{group_norm, group_norm_inplace};
-pub use linear::{frozen_linear, linear};
-pub use lora::{lora, lora_gather, lora_with, Adapter, Base};
-pub use matmul_act::{linear_act, matmul_act};
-pub use mixed_matmul::mixed_matmul;
-pub use quantize::{dequantize, fake_quantize, fake_quantize_clipped, quantize, Quantized};
+pub use group_norm::{group_norm, group_norm_inplace, GroupNorm};
+pub use linear::{frozen_linear, linear, Linear};
+pub use lora::{lora, lora_trained, lora_with, Adapter, AdapterDropout, FrozenWeight, Lora};
+pub use lora_gather::{lora_gather, LoraGather, NO_ADAPTER};
+pub use matmul_act::{linear_act, matmul_act, MatmulAct};
+pub use mixed_matmul::{mixed_matmul, MixedMatmul};
+pub use quantize::{
+    dequantize, fake_quantize, fake_quantize_clipped, quantize, Dequantize, FakeQuantize,
+};
 pub use reduce::{
-    max_all, max_last_dim, mean_all, mean_last_dim, sum_all, sum_last_dim, Reduction,
+    max_all, max_last_dim, mean_all, mean_last_dim, sum_all, sum_last_dim, Over, Reduce, Reduction,
 };
 pub use row_norm::{
     add_layer_norm, add_rms_norm, l2_norm, l2_norm_inplace, layer_norm, layer_norm_inplace,
-    rms_norm, rms_norm_inplace,
+    rms_norm, rms_norm_inplace, L2Norm, LayerNorm, RmsNorm,
 };
 pub use softmax::{
     log_softmax, log_softmax_last_dim_inplace, masked_softmax, masked_softmax_inplace, softmax,
-    softmax_last_dim, softmax_last_dim_inplace, Mask,
+    softmax_last_dim, softmax_last_dim_inplace, Mask, MaskedSoftmax, Softmax,
 };

@@ -1,12 +1,15 @@
-use super::{Arg, Fill, OpCase};
-use candle_fused::ops::activation::{activation, activation_inplace, reference, Act, Activation};
+use super::refused::{Refused, Wrong};
+use super::size::{ONE_M, SIXTEEN_M, TINY};
+use super::{Arg, Fill, Kind, OpCase, Reject};
+use candle_fused::ops::{activation, activation_inplace, Act, Activation};
+use candle_fused::reference::activation::reference;
 
 pub const ACTS: [Act; 10] = [
     Act::Identity,
     Act::Relu,
     Act::Relu2,
     Act::LeakyRelu(0.01),
-    Act::Gelu,
+    Act::GeluTanh,
     Act::GeluErf,
     Act::Silu,
     Act::Sigmoid,
@@ -14,11 +17,19 @@ pub const ACTS: [Act; 10] = [
     Act::Softplus,
 ];
 
+/// What cases and rows of `compare` are called by.
+pub fn name(act: Act) -> &'static str {
+    match act {
+        Act::GeluTanh => "gelu",
+        act => act.name(),
+    }
+}
+
 pub fn cases() -> Vec<OpCase> {
     let case = |act: Act| {
         let case = OpCase::new(
             "activation",
-            act.name(),
+            name(act),
             &[Arg::matrix("x", Fill::Signal)],
             // The function knows that there is nothing to do; the op can be applied all the same.
             move |t| match act {
@@ -30,8 +41,42 @@ pub fn cases() -> Vec<OpCase> {
         .in_place(move |t| activation_inplace(&t[0], act));
         match act {
             Act::Identity => case.variant(),
+            Act::Silu => case.sizes([
+                TINY,
+                ONE_M,
+                SIXTEEN_M,
+                SIXTEEN_M.run(&[Kind::InPlace]).quick(),
+            ]),
+            Act::Relu => case.sizes([TINY, ONE_M, SIXTEEN_M.run(&[Kind::Forward, Kind::InPlace])]),
+            Act::GeluTanh | Act::GeluErf | Act::Sigmoid | Act::Tanh => {
+                case.sizes([TINY, ONE_M, SIXTEEN_M])
+            }
+            // Overflows where x is large, but takes half the ops.
+            Act::Softplus => case.stock_with_gradients(|t| (t[0].exp()? + 1.0)?.log()),
             _ => case,
         }
     };
     ACTS.map(case).into()
+}
+
+/// Nothing of its own: any float of any shape will do.
+pub fn rejects() -> Vec<Reject> {
+    vec![]
+}
+
+#[rustfmt::skip]
+pub fn refused(w: &Wrong) -> Vec<Refused> {
+    refused! {
+        activation(&w.integers, w.act);
+        activation_inplace(&w.integers, w.act);
+        gelu(&w.integers);
+        gelu_erf(&w.integers);
+        leaky_relu(&w.integers, 0.1);
+        relu(&w.integers);
+        relu2(&w.integers);
+        sigmoid(&w.integers);
+        silu(&w.integers);
+        softplus(&w.integers);
+        tanh(&w.integers);
+    }
 }

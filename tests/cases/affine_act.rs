@@ -1,7 +1,10 @@
-use super::activation::ACTS;
+use super::activation::{name, ACTS};
+use super::refused::{Refused, Wrong};
+use super::size::{COLS, ONE_M, ROWS, TINY};
 use super::{zeros, Arg, Fill, OpCase, Reject};
-use candle_fused::ops::affine_act::{affine_act, affine_act_inplace, reference};
 use candle_fused::ops::Act;
+use candle_fused::ops::{affine_act, affine_act_inplace};
+use candle_fused::reference::affine_act::reference;
 
 const OP: &str = "affine_act";
 
@@ -20,12 +23,11 @@ pub fn cases() -> Vec<OpCase> {
     );
     let mut cases = vec![
         case("affine", vector, Act::Identity),
-        case("affine_silu", vector, Act::Silu),
+        case("affine_silu", vector, Act::Silu).sizes([TINY, ROWS, COLS, ONE_M]),
         case("affine_relu_by_matrix", matrix, Act::Relu),
-        case("affine_gelu_by_column", mixed, Act::Gelu),
+        case("affine_gelu_by_column", mixed, Act::GeluTanh),
     ];
-    cases
-        .extend(ACTS.map(|act| case(&format!("affine_act_{}", act.name()), vector, act).variant()));
+    cases.extend(ACTS.map(|act| case(&format!("affine_act_{}", name(act)), vector, act).variant()));
     cases
 }
 
@@ -71,4 +73,13 @@ pub fn rejects() -> Vec<Reject> {
             },
         ),
     ]
+}
+
+#[rustfmt::skip]
+pub fn refused(w: &Wrong) -> Vec<Refused> {
+    refused! {
+        affine_act(&w.x, &w.three, &w.x, w.act);
+        affine_act(&w.integers, &w.integers, &w.integers, w.act);
+        affine_act_inplace(&w.x, &w.three, &w.three, w.act);
+    }
 }

@@ -1,10 +1,12 @@
-use super::activation::ACTS;
+use super::activation::{self, ACTS};
+use super::refused::{Refused, Wrong};
+use super::size::{COLS, ONE_M, ROWS, SIXTEEN_M, TINY};
 use super::{zeros, Arg, Fill, OpCase, Reject};
-use candle_fused::ops::binary_act::{
-    add_act, add_act_inplace, add_relu, bias_act, mul_act, mul_act_inplace, mul_relu, reference,
-    BinaryOp,
-};
 use candle_fused::ops::Act;
+use candle_fused::ops::{
+    add_act, add_act_inplace, add_relu, bias_act, mul_act, mul_act_inplace, mul_relu, BinaryOp,
+};
+use candle_fused::reference::binary_act::reference;
 
 const OP: &str = "binary_act";
 const X: Arg = Arg::matrix("x", Fill::Signal);
@@ -18,7 +20,8 @@ pub fn cases() -> Vec<OpCase> {
             |t| add_relu(&t[0], &t[1]),
             |t| reference(&t[0], &t[1], BinaryOp::Add, Act::Relu),
         )
-        .in_place(|t| add_act_inplace(&t[0], &t[1], Act::Relu)),
+        .in_place(|t| add_act_inplace(&t[0], &t[1], Act::Relu))
+        .sizes([TINY, ONE_M, SIXTEEN_M]),
         OpCase::new(
             OP,
             "mul_relu",
@@ -27,7 +30,7 @@ pub fn cases() -> Vec<OpCase> {
             |t| reference(&t[0], &t[1], BinaryOp::Mul, Act::Relu),
         )
         .in_place(|t| mul_act_inplace(&t[0], &t[1], Act::Relu)),
-        bias("bias_gelu", Act::Gelu),
+        bias("bias_gelu", Act::GeluTanh).sizes([TINY, ROWS, COLS, ONE_M]),
         bias("bias_silu", Act::Silu),
     ];
     cases.push(add("add", Arg::matrix("y", Fill::Addend), Act::Identity));
@@ -41,10 +44,10 @@ pub fn cases() -> Vec<OpCase> {
     cases.push(mul(
         "mul_gelu_by_column",
         Arg::column("y", Fill::Signal),
-        Act::Gelu,
+        Act::GeluTanh,
     ));
     for act in ACTS {
-        let name = act.name();
+        let name = activation::name(act);
         let (added, factor) = (
             Arg::matrix("y", Fill::Addend),
             Arg::matrix("y", Fill::Signal),
@@ -106,10 +109,25 @@ pub fn rejects() -> Vec<Reject> {
             |d| mul_act_inplace(&zeros((2, 4), d)?, &zeros(2, d)?, Act::Relu),
         ),
         Reject::new("bias_act", "a bias of another length", &["[3]", "4"], |d| {
-            bias_act(&zeros((2, 4), d)?, &zeros(3, d)?, Act::Gelu).map(drop)
+            bias_act(&zeros((2, 4), d)?, &zeros(3, d)?, Act::GeluTanh).map(drop)
         }),
         Reject::new("bias_act", "a scalar x", &["rank 0", "rank 1"], |d| {
-            bias_act(&zeros((), d)?, &zeros(1, d)?, Act::Gelu).map(drop)
+            bias_act(&zeros((), d)?, &zeros(1, d)?, Act::GeluTanh).map(drop)
         }),
     ]
+}
+
+#[rustfmt::skip]
+pub fn refused(w: &Wrong) -> Vec<Refused> {
+    refused! {
+        add_act(&w.x, &w.three, w.act);
+        add_act(&w.integers, &w.integers, w.act);
+        add_act_inplace(&w.x, &w.three, w.act);
+        add_relu(&w.x, &w.three);
+        bias_act(&w.x, &w.three, w.act);
+        bias_act_inplace(&w.x, &w.three, w.act);
+        mul_act(&w.x, &w.three, w.act);
+        mul_act_inplace(&w.x, &w.three, w.act);
+        mul_relu(&w.x, &w.three);
+    }
 }

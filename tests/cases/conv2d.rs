@@ -1,30 +1,39 @@
 mod shapes;
 
-pub use shapes::cases as at_shapes;
-
-use super::{zeros, Arg, Fill, OpCase, Reject};
+use super::refused::{Refused, Wrong};
+use super::size::size;
+use super::{zeros, Arg, Dims, Fill, Grid, Kind, Measured, OpCase, Reject};
 use candle_core::{Result, Tensor};
-use candle_fused::ops::conv2d::{reference, transposed_reference, Window};
-use candle_fused::ops::{activation, conv1d, conv2d, conv_transpose2d, Act};
-use candle_nn::{Conv1dConfig, Conv2dConfig, ConvTranspose2dConfig};
+use candle_fused::ops::Conv2dParams;
+use candle_fused::ops::{conv1d, conv2d, conv_transpose2d, Act, ConvAlgo};
+use candle_fused::reference::activation;
+use candle_fused::reference::conv2d::{reference, transposed_reference};
+use candle_nn::{Conv1dConfig, Conv2dConfig, ConvTranspose1dConfig, ConvTranspose2dConfig};
 
 const OP: &str = "conv2d";
 
 /// So many images of so many columns.
-const SIZES: [(usize, usize); 6] = [(0, 3), (1, 1), (3, 5), (2, 9), (12, 4), (1, 33)];
+const SIZES: Grid = &[&[0, 3], &[1, 1], &[3, 5], &[2, 9], &[12, 4], &[1, 33]];
+/// Of 4 channels and 5 rows.
+const MEASURED: [Measured; 2] = [
+    size("1x4x5x64", &[1, 64])
+        .run(&[Kind::Forward, Kind::Train])
+        .quick(),
+    size("64x4x5x256", &[64, 256]).run(&[Kind::Forward, Kind::Train]),
+];
 
 const CHANNELS: usize = 4;
 const HEIGHT: usize = 5;
-const X: Arg = Arg::new("x", Fill::Signal, |rows, cols| {
-    vec![rows, CHANNELS, HEIGHT, cols]
+const X: Arg = Arg::new("x", Fill::Signal, |size| {
+    vec![size.rows(), CHANNELS, HEIGHT, size.cols()]
 });
 
-const fn weight(shape: fn(usize, usize) -> Vec<usize>) -> Arg {
+const fn weight(shape: Dims) -> Arg {
     Arg::new("weight", Fill::Signal, shape)
 }
 
 const fn bias<const OUTPUTS: usize>() -> Arg {
-    Arg::new("bias", Fill::Addend, |_, _| vec![OUTPUTS])
+    Arg::new("bias", Fill::Addend, |_| vec![OUTPUTS])
 }
 
 fn config(padding: usize, stride: usize, groups: usize) -> Conv2dConfig {
@@ -41,28 +50,28 @@ pub fn cases() -> Vec<OpCase> {
     let cases = vec![
         image(
             "conv2d_silu",
-            weight(|_, _| vec![6, CHANNELS, 3, 3]),
+            weight(|_| vec![6, CHANNELS, 3, 3]),
             Some(bias::<6>()),
             config(1, 1, 1),
             Act::Silu,
         ),
         image(
             "conv2d_depthwise",
-            weight(|_, _| vec![CHANNELS, 1, 3, 3]),
+            weight(|_| vec![CHANNELS, 1, 3, 3]),
             Some(bias::<CHANNELS>()),
             config(1, 1, CHANNELS),
-            Act::Gelu,
+            Act::GeluTanh,
         ),
         image(
             "conv2d_pointwise",
-            weight(|_, _| vec![7, CHANNELS, 1, 1]),
+            weight(|_| vec![7, CHANNELS, 1, 1]),
             Some(bias::<7>()),
             config(0, 1, 1),
             Act::GeluErf,
         ),
         image(
             "conv2d_strided",
-            weight(|_, _| vec![5, CHANNELS, 3, 3]),
+            weight(|_| vec![5, CHANNELS, 3, 3]),
             None,
             config(1, 2, 1),
             Act::Identity,
@@ -70,7 +79,9 @@ pub fn cases() -> Vec<OpCase> {
         sequence(),
         transposed(),
     ];
-    cases.into_iter().map(|case| case.product(&SIZES)).collect()
+    let cases = cases.into_iter();
+    let cases = cases.map(|case| case.product(SIZES).sizes(MEASURED));
+    cases.chain(shapes::cases()).collect()
 }
 
 fn image(name: &str, w: Arg, bias: Option<Arg>, config: Conv2dConfig, act: Act) -> OpCase {
@@ -105,8 +116,10 @@ fn sequence() -> OpCase {
         padding: 2,
         ..Default::default()
     };
-    let x = Arg::new("x", Fill::Signal, |rows, cols| vec![rows, CHANNELS, cols]);
-    let w = weight(|_, _| vec![6, CHANNELS, 5]);
+    let x = Arg::new("x", Fill::Signal, |size| {
+        vec![size.rows(), CHANNELS, size.cols()]
+    });
+    let w = weight(|_| vec![6, CHANNELS, 5]);
     OpCase::new(
         OP,
         "conv1d",
@@ -114,7 +127,7 @@ fn sequence() -> OpCase {
         move |t| conv1d(&t[0], &t[1], Some(&t[2]), config, Act::Tanh),
         move |t| {
             let (x, w) = (t[0].unsqueeze(2)?, t[1].unsqueeze(2)?);
-            let window = Window::from(config);
+            let window = Conv2dParams::from(config);
             reference(&x, &w, Some(&t[2]), window, Act::Tanh)?.squeeze(2)
         },
     )
@@ -131,14 +144,14 @@ fn transposed() -> OpCase {
         stride: 2,
         dilation: 1,
     };
-    let w = weight(|_, _| vec![CHANNELS, 3, 3, 3]);
+    let w = weight(|_| vec![CHANNELS, 3, 3, 3]);
     OpCase::new(
         OP,
         "conv_transpose2d",
         &[X, w, bias::<3>()],
         move |t| conv_transpose2d(&t[0], &t[1], Some(&t[2]), config, Act::Silu),
         move |t| {
-            let window = Window::from(config);
+            let window = Conv2dParams::from(config);
             transposed_reference(&t[0], &t[1], Some(&t[2]), window, [1; 2], Act::Silu)
         },
     )
@@ -156,12 +169,25 @@ pub fn rejects() -> Vec<Reject> {
             &["4 channels", "[6, 3, 3, 3]"],
             |d| {
                 let (x, w) = (zeros((1, 4, 5, 5), d)?, zeros((6, 3, 3, 3), d)?);
-                conv2d(&x, &w, None, Window::default(), Act::Silu).map(drop)
+                conv2d(&x, &w, None, Conv2dParams::default(), Act::Silu).map(drop)
             },
         ),
         Reject::new(OP, "a kernel larger than x", &["[7, 7]", "[5, 5]"], |d| {
             let (x, w) = (zeros((1, 4, 5, 5), d)?, zeros((6, 4, 7, 7), d)?);
-            conv2d(&x, &w, None, Window::default(), Act::Silu).map(drop)
+            conv2d(&x, &w, None, Conv2dParams::default(), Act::Silu).map(drop)
         }),
     ]
+}
+
+#[rustfmt::skip]
+pub fn refused(w: &Wrong) -> Vec<Refused> {
+    refused! {
+        conv1d(&w.sequence, &w.filter, None, Conv1dConfig::default(), w.act);
+        conv1d(&w.image, &w.kernel, None, Conv1dConfig::default(), w.act);
+        conv2d(&w.image, &w.kernel, None, Conv2dConfig::default(), w.act);
+        conv2d(&w.sequence, &w.filter, None, Conv2dConfig::default(), w.act);
+        conv2d_with(&w.image, &w.kernel, None, Conv2dParams::default(), w.act, ConvAlgo::Auto);
+        conv_transpose1d(&w.sequence, &w.filter, None, ConvTranspose1dConfig::default(), w.act);
+        conv_transpose2d(&w.image, &w.kernel, None, ConvTranspose2dConfig::default(), w.act);
+    }
 }

@@ -1,18 +1,20 @@
-use super::activation::ACTS;
+use super::activation::{name, ACTS};
+use super::refused::{Refused, Wrong};
+use super::size::{ONE_M, SIXTEEN_M, TINY};
 use super::{zeros, Arg, Fill, OpCase, Reject};
 use candle_core::{Result, Tensor};
-use candle_fused::ops::glu::{
-    geglu, geglu_packed, glu, glu_inplace, glu_packed, reference, reference_packed, reglu,
-    reglu_packed, swiglu, swiglu_packed,
-};
 use candle_fused::ops::Act;
+use candle_fused::ops::{
+    geglu, geglu_packed, glu, glu_inplace, glu_packed, reglu, reglu_packed, swiglu, swiglu_packed,
+};
+use candle_fused::reference::glu::{reference, reference_packed};
 
 const OP: &str = "glu";
 
 pub fn cases() -> Vec<OpCase> {
     let mut cases = vec![
-        two("swiglu", swiglu, Act::Silu),
-        two("geglu", geglu, Act::Gelu),
+        two("swiglu", swiglu, Act::Silu).sizes([TINY, ONE_M, SIXTEEN_M]),
+        two("geglu", geglu, Act::GeluTanh),
         two("reglu", reglu, Act::Relu),
         two(
             "geglu_erf",
@@ -20,11 +22,11 @@ pub fn cases() -> Vec<OpCase> {
             Act::GeluErf,
         ),
         packed("swiglu_packed", swiglu_packed, Act::Silu).stock(|t| candle_nn::ops::swiglu(&t[0])),
-        packed("geglu_packed", geglu_packed, Act::Gelu),
+        packed("geglu_packed", geglu_packed, Act::GeluTanh),
         packed("reglu_packed", reglu_packed, Act::Relu),
     ];
     for act in ACTS {
-        let name = format!("glu_{}", act.name());
+        let name = format!("glu_{}", name(act));
         cases.push(two(&name, move |gate, up| glu(gate, up, act), act).variant());
     }
     cases
@@ -53,8 +55,8 @@ fn packed(name: &str, fused: fn(&Tensor) -> Result<Tensor>, act: Act) -> OpCase 
     OpCase::new(
         OP,
         name,
-        &[Arg::new("x", Fill::Signal, |rows, cols| {
-            vec![rows, 2 * cols]
+        &[Arg::new("x", Fill::Signal, |size| {
+            vec![size.rows(), 2 * size.cols()]
         })],
         move |t| fused(&t[0]),
         move |t| reference_packed(&t[0], act),
@@ -75,8 +77,24 @@ pub fn rejects() -> Vec<Reject> {
         Reject::new(OP, "an odd packed dim", &["5", "even"], |d| {
             swiglu_packed(&zeros((2, 5), d)?).map(drop)
         }),
-        Reject::new(OP, "a packed scalar", &["rank 0", "rank 1"], |d| {
+        Reject::new(OP, "a packed scalar", &["packed", "even"], |d| {
             glu_packed(&zeros((), d)?, Act::Relu).map(drop)
         }),
     ]
+}
+
+#[rustfmt::skip]
+pub fn refused(w: &Wrong) -> Vec<Refused> {
+    refused! {
+        geglu(&w.x, &w.three);
+        geglu_packed(&w.odd);
+        glu(&w.x, &w.three, w.act);
+        glu_inplace(&w.x, &w.three, w.act);
+        glu_packed(&w.odd, w.act);
+        glu_packed(&w.scalar, w.act);
+        reglu(&w.x, &w.three);
+        reglu_packed(&w.odd);
+        swiglu(&w.x, &w.three);
+        swiglu_packed(&w.odd);
+    }
 }

@@ -1,18 +1,34 @@
-use super::{zeros, Arg, Fill, OpCase, Reject};
-use candle_fused::ops::group_norm::{group_norm, group_norm_inplace, reference};
+use super::refused::{Refused, Wrong};
+use super::size::{size, ALL};
+use super::{zeros, Arg, Fill, Kind, Measured, OpCase, Reject};
+use candle_fused::ops::{group_norm, group_norm_inplace};
+use candle_fused::reference::group_norm::reference;
 use candle_nn::Module;
 
 const OP: &str = "group_norm";
 const EPS: f32 = 1e-5;
 const CHANNELS: usize = 4;
-const X: Arg = Arg::new("x", Fill::Signal, |rows, cols| vec![rows, CHANNELS, cols]);
-const WEIGHT: Arg = Arg::new("weight", Fill::Weight, |_, _| vec![CHANNELS]);
-const BIAS: Arg = Arg::new("bias", Fill::Addend, |_, _| vec![CHANNELS]);
+const X: Arg = Arg::new("x", Fill::Signal, |size| {
+    vec![size.rows(), CHANNELS, size.cols()]
+});
+const WEIGHT: Arg = Arg::new("weight", Fill::Weight, |_| vec![CHANNELS]);
+/// Of 4 channels.
+const SIZES: [Measured; 5] = [
+    size("1x4x64", &[1, 64])
+        .run(&[Kind::Forward, Kind::Train])
+        .quick(),
+    size("2048x4x128", &[2048, 128]),
+    size("1x4x262144", &[1, 262144]),
+    size("64x4x4096", &[64, 4096]).run(ALL).quick(),
+    size("64x4x16384", &[64, 16384]),
+];
+const BIAS: Arg = Arg::new("bias", Fill::Addend, |_| vec![CHANNELS]);
 
 pub fn cases() -> Vec<OpCase> {
     let cases = vec![
-        affine("group_norm", 2),
-        affine("group_norm_by_channel", CHANNELS),
+        affine("group_norm", 2).sizes(SIZES),
+        wide(),
+        affine("group_norm_by_channel", CHANNELS).sizes([size("64x4x4096", &[64, 4096]).run(ALL)]),
         OpCase::new(
             OP,
             "group_norm_no_bias",
@@ -20,19 +36,44 @@ pub fn cases() -> Vec<OpCase> {
             |t| group_norm(&t[0], 2, Some(&t[1]), None, EPS),
             |t| reference(&t[0], 2, Some(&t[1]), None, EPS),
         )
-        .in_place(|t| group_norm_inplace(&t[0], 2, Some(&t[1]), None, EPS)),
+        .in_place(|t| group_norm_inplace(&t[0], 2, Some(&t[1]), None, EPS))
+        .sizes(SIZES),
         OpCase::new(
             OP,
             "group_norm_plain",
-            &[Arg::new("x", Fill::Signal, |rows, cols| {
-                vec![rows, CHANNELS, 2, cols]
+            &[Arg::new("x", Fill::Signal, |size| {
+                vec![size.rows(), CHANNELS, 2, size.cols()]
             })],
             |t| group_norm(&t[0], 1, None, None, EPS),
             |t| reference(&t[0], 1, None, None, EPS),
         )
-        .in_place(|t| group_norm_inplace(&t[0], 1, None, None, EPS)),
+        .in_place(|t| group_norm_inplace(&t[0], 1, None, None, EPS))
+        .sizes([size("64x4x2x2048", &[64, 2048])]),
     ];
     cases.into_iter().map(OpCase::reduction).collect()
+}
+
+/// More channels in a group than a threadgroup has threads.
+fn wide() -> OpCase {
+    const CHANNELS: usize = 512;
+    let x = Arg::new("x", Fill::Signal, |size| {
+        vec![size.rows(), CHANNELS, size.cols()]
+    });
+    let vector = |name, fill| Arg::new(name, fill, |_| vec![CHANNELS]);
+    OpCase::new(
+        OP,
+        "group_norm_wide",
+        &[
+            x,
+            vector("weight", Fill::Weight),
+            vector("bias", Fill::Addend),
+        ],
+        |t| group_norm(&t[0], 2, Some(&t[1]), Some(&t[2]), EPS),
+        |t| reference(&t[0], 2, Some(&t[1]), Some(&t[2]), EPS),
+    )
+    .in_place(|t| group_norm_inplace(&t[0], 2, Some(&t[1]), Some(&t[2]), EPS))
+    .grid(&[&[1, 1], &[2, 2], &[3, 1]])
+    .sizes([])
 }
 
 fn affine(name: &str, groups: usize) -> OpCase {
@@ -67,11 +108,20 @@ pub fn rejects() -> Vec<Reject> {
         Reject::new(
             OP,
             "a weight of another length",
-            &["weight", "[5]", "4 channels"],
+            &["weight", "[5]", "[4]", "channels"],
             |d| group_norm(&zeros((1, 4, 5), d)?, 2, Some(&zeros(5, d)?), None, EPS).map(drop),
         ),
-        Reject::new(OP, "eps = 0", &["eps is 0", "positive"], |d| {
+        Reject::new(OP, "eps = 0", &["eps", "0", "positive"], |d| {
             group_norm(&zeros((1, 4, 5), d)?, 2, None, None, 0.0).map(drop)
         }),
     ]
+}
+
+#[rustfmt::skip]
+pub fn refused(w: &Wrong) -> Vec<Refused> {
+    refused! {
+        group_norm(&w.x, 3, None, None, 1e-5);
+        group_norm(&w.x, 2, Some(&w.three), None, 1e-5);
+        group_norm_inplace(&w.x, 3, None, None, 1e-5);
+    }
 }

@@ -1,36 +1,50 @@
-use super::{zeros, Arg, Fill, OpCase, Reject};
-use candle_fused::ops::linear::{frozen_linear, linear, reference};
+use super::refused::{Refused, Wrong};
+use super::size::{only, BATCH, ONE_ROW, TINY};
+use super::{zeros, Arg, Fill, Grid, Kind, Measured, OpCase, Reject};
+use candle_core::DType;
+use candle_fused::ops::{frozen_linear, linear};
+use candle_fused::reference::linear::reference;
 
 const OP: &str = "linear";
 const X: Arg = Arg::matrix("x", Fill::Signal);
 
 /// Rows on both sides of where GEMV ends and of a tile, columns on both sides of every vector width. The last ones are
 /// for the CPU.
-pub const SIZES: [(usize, usize); 15] = [
-    (3, 0),
-    (0, 3),
-    (1, 1),
-    (1, 64),
-    (2, 31),
-    (7, 33),
-    (8, 513),
-    (9, 33),
-    (17, 36),
-    (64, 65),
-    (512, 5),
-    (33, 129),
-    (1, 8192),
-    (3, 4097),
-    (512, 129),
+pub const SIZES: Grid = &[
+    &[3, 0],
+    &[0, 3],
+    &[1, 1],
+    &[1, 64],
+    &[2, 31],
+    &[7, 33],
+    &[8, 513],
+    &[9, 33],
+    &[17, 36],
+    &[64, 65],
+    &[512, 5],
+    &[33, 129],
+    &[1, 8192],
+    &[3, 4097],
+    &[512, 129],
+];
+
+/// With few outputs, and with so many that stock takes long.
+pub const MEASURED: [Measured; 3] = [
+    TINY,
+    ONE_ROW,
+    BATCH
+        .run(&[Kind::Forward, Kind::Train])
+        .of(&[DType::F32])
+        .slow(),
 ];
 
 /// `[outputs, cols]`
 pub const fn weight<const OUTPUTS: usize>() -> Arg {
-    Arg::new("weight", Fill::Signal, |_, cols| vec![OUTPUTS, cols])
+    Arg::new("weight", Fill::Signal, |size| vec![OUTPUTS, size.cols()])
 }
 
 pub const fn bias<const OUTPUTS: usize>() -> Arg {
-    Arg::new("bias", Fill::Addend, |_, _| vec![OUTPUTS])
+    Arg::new("bias", Fill::Addend, |_| vec![OUTPUTS])
 }
 
 pub fn cases() -> Vec<OpCase> {
@@ -57,13 +71,15 @@ pub fn cases() -> Vec<OpCase> {
             |t| reference(&t[0], &t[1], Some(&t[2])),
         ),
     ];
-    cases.into_iter().map(|case| case.product(&SIZES)).collect()
+    let cases = cases.into_iter();
+    let cases = cases.map(|case| case.product(SIZES).sizes(MEASURED));
+    cases.chain([decoder_step()]).collect()
 }
 
-/// A decoder's step: one row with a square layer.
-pub fn at_shapes() -> Vec<OpCase> {
-    let x = Arg::new("x", Fill::Signal, |_, _| vec![1, 4096]);
-    let w = Arg::new("weight", Fill::Signal, |_, _| vec![4096, 4096]);
+/// One row with a square layer.
+fn decoder_step() -> OpCase {
+    let x = Arg::new("x", Fill::Signal, |_| vec![1, 4096]);
+    let w = Arg::new("weight", Fill::Signal, |_| vec![4096, 4096]);
     let case = OpCase::new(
         OP,
         "linear_no_bias",
@@ -71,7 +87,7 @@ pub fn at_shapes() -> Vec<OpCase> {
         |t| linear(&t[0], &t[1], None),
         |t| reference(&t[0], &t[1], None),
     );
-    vec![case.reduction().at("1x4096x4096")]
+    case.reduction().at(only("1x4096x4096").quick())
 }
 
 pub fn rejects() -> Vec<Reject> {
@@ -95,4 +111,14 @@ pub fn rejects() -> Vec<Reject> {
             },
         ),
     ]
+}
+
+#[rustfmt::skip]
+pub fn refused(w: &Wrong) -> Vec<Refused> {
+    refused! {
+        frozen_linear(&w.x, &w.wide, None);
+        frozen_linear(&w.integers, &w.weight, None);
+        linear(&w.x, &w.wide, None);
+        linear(&w.x, &w.weight, Some(&w.three));
+    }
 }

@@ -1,81 +1,108 @@
-use super::{dims, Arg, Dims, Fill, Kept, OpCase};
-use candle_core::{Result, Tensor};
-use candle_fused::ops::linear;
-use candle_fused::ops::mixed_matmul::{mixed_matmul, reference};
-use candle_fused::ops::quantize::{quantize, Grid, Per, Quantized, Scheme};
+use super::linear::bias;
+use super::refused::{Refused, Wrong};
+use super::size::only;
+use super::{zeros, Arg, Dims, Fill, Grid, Kept, Measured, OpCase, Reject};
+use candle_core::{DType, Device, Result, Tensor};
+use candle_fused::ops::mixed_matmul;
+use candle_fused::ops::quantize;
+use candle_fused::quant::{Levels, Quantized, ScaleScope, Scheme};
+use candle_fused::reference::linear;
+use candle_fused::reference::mixed_matmul::reference;
+use candle_fused::reference::quantize::reference_quantize;
+
+const OP: &str = "mixed_matmul";
+const X: Arg = Arg::matrix("x", Fill::Signal);
+
+/// Few rows, whose weight isn't decoded on the CPU, and more; columns on both sides of a vector and of a block of codes.
+/// Without rows the bias has no gradient.
+pub const SIZES: Grid = &[
+    &[3, 0],
+    &[1, 1],
+    &[1, 64],
+    &[2, 31],
+    &[7, 33],
+    &[8, 513],
+    &[9, 33],
+    &[17, 36],
+    &[64, 65],
+    &[33, 129],
+    &[1, 4097],
+    &[512, 5],
+];
+
+/// Columns that groups of 32 divide.
+const GROUPED: Grid = &[
+    &[1, 32],
+    &[2, 64],
+    &[7, 96],
+    &[9, 64],
+    &[33, 160],
+    &[3, 1024],
+];
+
+pub fn cases() -> Vec<OpCase> {
+    let grid = [
+        product("ternary", Scheme::ternary(ScaleScope::Row)).product(SIZES),
+        product("int8", Scheme::int8(ScaleScope::Tensor)).product(SIZES),
+        product("uint8", Scheme::uint8(ScaleScope::Row)).product(SIZES),
+        product("mlx_4", Scheme::mlx(4, 32))
+            .product(GROUPED)
+            .grid(GROUPED)
+            .decoding_zeros(),
+    ];
+    grid.into_iter().chain(at_shapes(OPS, shapes())).collect()
+}
+
+fn product(name: &str, scheme: Scheme) -> OpCase {
+    OpCase::new(
+        OP,
+        format!("grid_{name}"),
+        &[X, bias::<33>()],
+        move |t| mixed_matmul(&t[0], &fixed_weight::<33>(&t[0], scheme)?, Some(&t[1])),
+        move |t| {
+            let w = fixed_weight::<33>(&t[0], scheme)?.dequantize(DType::F32)?;
+            linear::reference(&t[0], &w.to_dtype(t[0].dtype())?, Some(&t[1]))
+        },
+    )
+    .sizes([])
+}
+
+/// A weight for x, `[OUTPUTS, cols]` and the same on every call: an op that takes codes has no dtype of theirs to mistake.
+pub fn fixed_weight<const OUTPUTS: usize>(x: &Tensor, scheme: Scheme) -> Result<Quantized> {
+    let cols = x.dims().last().copied().unwrap_or(1);
+    let w = Fill::Signal.tensor(&[OUTPUTS, cols], 7, DType::F32, &Device::Cpu)?;
+    reference_quantize(&w, scheme)?.to_device(x.device())
+}
 
 /// The weight of a large layer.
 pub const LARGE: Dims = dims![4096, 4096];
 
+/// A name, what it is measured as, x, weight and scheme.
+pub type Shape = (&'static str, Measured, Dims, Dims, Scheme);
+
+const OPS: Ops = Ops {
+    op: OP,
+    fill: Fill::Signal,
+    fused: mixed_matmul,
+    reference,
+};
+
 /// Square layers, beside what stock Candle does with their floats.
-pub fn at_shapes() -> Vec<OpCase> {
-    let signs = Scheme::new(Grid::Sign { centred: false }, Per::Group(128));
-    let shapes: [(_, _, Dims, Dims, _); 9] = [
-        (
-            "mlx_4",
-            "1x256x256",
-            dims![1, 256],
-            dims![256, 256],
-            Scheme::mlx(4, 64),
-        ),
-        (
-            "mlx_4",
-            "1x4096x4096",
-            dims![1, 4096],
-            LARGE,
-            Scheme::mlx(4, 64),
-        ),
-        (
-            "mlx_4",
-            "8x4096x4096",
-            dims![8, 4096],
-            LARGE,
-            Scheme::mlx(4, 64),
-        ),
-        (
-            "mlx_4",
-            "32x4096x4096",
-            dims![32, 4096],
-            LARGE,
-            Scheme::mlx(4, 64),
-        ),
-        (
-            "mlx_4",
-            "512x4096x4096",
-            dims![512, 4096],
-            LARGE,
-            Scheme::mlx(4, 64),
-        ),
-        (
-            "mlx_8",
-            "1x4096x4096",
-            dims![1, 4096],
-            LARGE,
-            Scheme::mlx(8, 64),
-        ),
-        (
-            "mlx_2",
-            "1x4096x4096",
-            dims![1, 4096],
-            LARGE,
-            Scheme::mlx(2, 64),
-        ),
-        (
-            "int8",
-            "1x4096x4096",
-            dims![1, 4096],
-            LARGE,
-            Scheme::int8(Per::Row),
-        ),
-        ("signs", "1x4096x4096", dims![1, 4096], LARGE, signs),
-    ];
-    let ops = Ops {
-        op: "mixed_matmul",
-        fill: Fill::Signal,
-        fused: mixed_matmul,
-        reference,
-    };
-    shapes.map(|shape| packed(ops, shape)).into()
+#[rustfmt::skip]
+fn shapes() -> [Shape; 9] {
+    let signs = Scheme::new(Levels::Sign { centred: false }, ScaleScope::Group(128));
+    let mlx = |bits| Scheme::mlx(bits, 64);
+    [
+        ("mlx_4", only("1x256x256"), dims![1, 256], dims![256, 256], mlx(4)),
+        ("mlx_4", only("1x4096x4096").quick(), dims![1, 4096], LARGE, mlx(4)),
+        ("mlx_4", only("8x4096x4096"), dims![8, 4096], LARGE, mlx(4)),
+        ("mlx_4", only("32x4096x4096"), dims![32, 4096], LARGE, mlx(4)),
+        ("mlx_4", only("512x4096x4096").of(&[DType::F32]), dims![512, 4096], LARGE, mlx(4)),
+        ("mlx_8", only("1x4096x4096").quick(), dims![1, 4096], LARGE, mlx(8)),
+        ("mlx_2", only("1x4096x4096").quick(), dims![1, 4096], LARGE, mlx(2)),
+        ("int8", only("1x4096x4096").quick(), dims![1, 4096], LARGE, Scheme::int8(ScaleScope::Row)),
+        ("signs", only("1x4096x4096").quick(), dims![1, 4096], LARGE, signs),
+    ]
 }
 
 type Product = fn(&Tensor, &Quantized, Option<&Tensor>) -> Result<Tensor>;
@@ -90,27 +117,60 @@ pub struct Ops {
     pub reference: Product,
 }
 
-/// By name, label, x, weight and scheme. The weight is packed once, and stock gets the numbers that its codes stand for.
-pub fn packed(
-    ops: Ops,
-    (name, label, x, w, scheme): (&str, &'static str, Dims, Dims, Scheme),
-) -> OpCase {
-    let (packed, floats) = (Kept::new(), Kept::new());
-    let args = [
-        Arg::new("x", ops.fill, x).constant(),
-        Arg::new("weight", Fill::Signal, w).constant(),
-    ];
-    OpCase::new(
-        ops.op,
-        name,
-        &args,
-        move |t| (ops.fused)(&t[0], &packed.of(&t[1], || quantize(&t[1], scheme))?, None),
-        move |t| (ops.reference)(&t[0], &quantize(&t[1], scheme)?, None),
-    )
-    .stock(move |t| {
-        let w = floats.of(&t[1], || quantize(&t[1], scheme)?.dequantize(t[1].dtype()))?;
-        linear::reference(&t[0], &w, None)
+/// The weight is packed once, and stock gets the numbers that its codes stand for.
+pub fn at_shapes<const N: usize>(ops: Ops, shapes: [Shape; N]) -> [OpCase; N] {
+    shapes.map(|(name, size, x, w, scheme)| {
+        let (packed, floats) = (Kept::new(), Kept::new());
+        let args = [
+            Arg::new("x", ops.fill, x).constant(),
+            Arg::new("weight", Fill::Signal, w).constant(),
+        ];
+        OpCase::new(
+            ops.op,
+            name,
+            &args,
+            move |t| (ops.fused)(&t[0], &packed.of(&t[1], || quantize(&t[1], scheme))?, None),
+            move |t| (ops.reference)(&t[0], &quantize(&t[1], scheme)?, None),
+        )
+        .stock(move |t| {
+            let w = floats.of(&t[1], || quantize(&t[1], scheme)?.dequantize(t[1].dtype()))?;
+            linear::reference(&t[0], &w, None)
+        })
+        .reduction()
+        .at(size)
     })
-    .reduction()
-    .at(label)
+}
+
+pub fn rejects() -> Vec<Reject> {
+    vec![
+        Reject::new(OP, "a weight of other columns", &["[5, 32]", "31"], |d| {
+            let w = quantize(&zeros((5, 32), d)?, Scheme::mlx(4, 32))?;
+            mixed_matmul(&zeros((2, 31), d)?, &w, None).map(drop)
+        }),
+        Reject::new(OP, "a scalar x", &["[5, 32]"], |d| {
+            let w = quantize(&zeros((5, 32), d)?, Scheme::mlx(4, 32))?;
+            mixed_matmul(&zeros((), d)?, &w, None).map(drop)
+        }),
+        Reject::new(
+            OP,
+            "a bias of another length",
+            &["bias", "[4]", "[5]"],
+            |d| {
+                let w = quantize(&zeros((5, 32), d)?, Scheme::mlx(4, 32))?;
+                mixed_matmul(&zeros((2, 32), d)?, &w, Some(&zeros(4, d)?)).map(drop)
+            },
+        ),
+        Reject::new(OP, "scales for each column", &["Column"], |d| {
+            let w = quantize(&zeros((5, 32), d)?, Scheme::int8(ScaleScope::Column))?;
+            mixed_matmul(&zeros((2, 32), d)?, &w, None).map(drop)
+        }),
+    ]
+}
+
+#[rustfmt::skip]
+pub fn refused(w: &Wrong) -> Vec<Refused> {
+    refused! {
+        mixed_matmul(&w.x, &w.codes, None);
+        mixed_matmul(&w.integers, &w.codes, None);
+    }
 }

@@ -1,19 +1,72 @@
-use super::{Arg, Fill, Kept, OpCase};
-use candle_core::Tensor;
-use candle_fused::ops::quantize::{
-    dequantize, fake_quantize, quantize, reference, reference_dequantize, reference_quantize, Per,
-    Scheme,
-};
+use super::refused::{Refused, Wrong};
+use super::size::only;
+use super::{zeros, Arg, Fill, Grid, Kept, OpCase, Reject};
+use candle_core::{DType, Result, Tensor};
+use candle_fused::ops::{dequantize, fake_quantize, fake_quantize_clipped, quantize};
+use candle_fused::quant::{ScaleScope, Scheme};
+use candle_fused::reference::quantize::{reference, reference_dequantize, reference_quantize};
 
 const OP: &str = "quantize";
+const X: Arg = Arg::matrix("x", Fill::Signal);
+
+/// Columns that groups of 32 divide.
+const GROUPED: Grid = &[
+    &[0, 32],
+    &[3, 0],
+    &[1, 32],
+    &[3, 64],
+    &[5, 96],
+    &[130, 32],
+    &[3, 1024],
+];
+
+pub fn cases() -> Vec<OpCase> {
+    let grid = [
+        in_and_out("int8", Scheme::int8(ScaleScope::Row)),
+        in_and_out("uint8", Scheme::uint8(ScaleScope::Column)),
+        in_and_out("ternary", Scheme::ternary(ScaleScope::Tensor)),
+        in_and_out("sign", Scheme::sign(ScaleScope::Row)),
+        in_and_out("mlx_4", Scheme::mlx(4, 32)).map(|case| case.grid(GROUPED)),
+    ];
+    let grid = grid.into_iter().flatten();
+    grid.chain(at_shapes()).collect()
+}
+
+/// Forth and back in one op, with both gradients, and in two. Plain Candle computes in f32 too.
+fn in_and_out(name: &str, scheme: Scheme) -> [OpCase; 3] {
+    let cases = [
+        OpCase::new(
+            OP,
+            format!("grid_fake_{name}"),
+            &[X],
+            move |t| fake_quantize(&t[0], scheme),
+            move |t| reference(&t[0], scheme, false),
+        ),
+        OpCase::new(
+            OP,
+            format!("grid_clipped_{name}"),
+            &[X],
+            move |t| fake_quantize_clipped(&t[0], scheme),
+            move |t| reference(&t[0], scheme, true),
+        ),
+        OpCase::new(
+            OP,
+            format!("grid_codes_{name}"),
+            &[X.constant()],
+            move |t| dequantize(&quantize(&t[0], scheme)?, t[0].dtype()),
+            move |t| reference_dequantize(&reference_quantize(&t[0], scheme)?, t[0].dtype()),
+        ),
+    ];
+    cases.map(|case| case.reduction().straight_through().sizes([]))
+}
 
 /// Weights and activations of a large layer, there and back.
-pub fn at_shapes() -> Vec<OpCase> {
+fn at_shapes() -> Vec<OpCase> {
     let schemes = [
-        ("int8", Scheme::int8(Per::Row)),
-        ("uint8_tensor", Scheme::uint8(Per::Tensor)),
-        ("ternary", Scheme::ternary(Per::Tensor)),
-        ("sign", Scheme::sign(Per::Tensor)),
+        ("int8", Scheme::int8(ScaleScope::Row)),
+        ("uint8_tensor", Scheme::uint8(ScaleScope::Tensor)),
+        ("ternary", Scheme::ternary(ScaleScope::Tensor)),
+        ("sign", Scheme::sign(ScaleScope::Tensor)),
         ("mlx_4", Scheme::mlx(4, 64)),
     ];
     let of_scheme = |(name, scheme)| {
@@ -28,10 +81,10 @@ pub fn at_shapes() -> Vec<OpCase> {
 
 fn case(
     name: String,
-    fused: impl Fn(&Tensor) -> candle_core::Result<Tensor> + Send + Sync + 'static,
-    reference: impl Fn(&Tensor) -> candle_core::Result<Tensor> + Send + Sync + 'static,
+    fused: impl Fn(&Tensor) -> Result<Tensor> + Send + Sync + 'static,
+    reference: impl Fn(&Tensor) -> Result<Tensor> + Send + Sync + 'static,
 ) -> OpCase {
-    let x = Arg::new("x", Fill::Signal, |_, _| vec![4096, 4096]).constant();
+    let x = Arg::new("x", Fill::Signal, |_| vec![4096, 4096]).constant();
     OpCase::new(
         OP,
         name,
@@ -39,7 +92,7 @@ fn case(
         move |t| fused(&t[0]),
         move |t| reference(&t[0]),
     )
-    .at("4096x4096")
+    .at(only("4096x4096"))
 }
 
 fn to_codes(name: &str, scheme: Scheme) -> OpCase {
@@ -65,4 +118,41 @@ fn fake(name: &str, scheme: Scheme) -> OpCase {
         move |x| fake_quantize(x, scheme),
         move |x| reference(x, scheme, false),
     )
+}
+
+pub fn rejects() -> Vec<Reject> {
+    const FAKE: &str = "fake_quantize";
+    vec![
+        Reject::new(OP, "groups that don't divide a row", &["33", "32"], |d| {
+            quantize(&zeros((2, 33), d)?, Scheme::mlx(4, 32)).map(drop)
+        }),
+        Reject::new(FAKE, "groups that don't divide a row", &["33", "32"], |d| {
+            fake_quantize(&zeros((2, 33), d)?, Scheme::mlx(4, 32)).map(drop)
+        }),
+        Reject::new(OP, "groups of none", &["0"], |d| {
+            quantize(&zeros((2, 32), d)?, Scheme::mlx(4, 0)).map(drop)
+        }),
+        Reject::new(OP, "3 bits", &["3"], |d| {
+            quantize(&zeros((2, 32), d)?, Scheme::mlx(3, 32)).map(drop)
+        }),
+        Reject::new("dequantize", "integers as values", &["U32"], |d| {
+            dequantize(
+                &quantize(&zeros((2, 32), d)?, Scheme::int8(ScaleScope::Row))?,
+                DType::U32,
+            )
+            .map(drop)
+        }),
+    ]
+}
+
+#[rustfmt::skip]
+pub fn refused(w: &Wrong) -> Vec<Refused> {
+    refused! {
+        dequantize(&w.codes, DType::U32);
+        fake_quantize(&w.x, w.groups);
+        fake_quantize(&w.integers, w.groups);
+        fake_quantize_clipped(&w.x, w.groups);
+        quantize(&w.x, w.groups);
+        quantize(&w.integers, w.groups);
+    }
 }

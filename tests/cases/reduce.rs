@@ -1,9 +1,11 @@
+use super::refused::{Refused, Wrong};
+use super::size::{variant, BATCH, COLS, LOGITS, ROWS, SQUARE, TINY};
 use super::{zeros, Arg, Fill, OpCase, Reject};
 use candle_core::{Result, Tensor};
-use candle_fused::ops::reduce::{
-    max_all, max_last_dim, mean_all, mean_last_dim, reference_all, reference_last_dim, sum_all,
-    sum_last_dim, Reduction,
+use candle_fused::ops::{
+    max_all, max_last_dim, mean_all, mean_last_dim, sum_all, sum_last_dim, Reduction,
 };
+use candle_fused::reference::reduce::{reference_all, reference_last_dim};
 
 const OP: &str = "reduce";
 
@@ -19,14 +21,17 @@ pub fn cases() -> Vec<OpCase> {
             move |t| reference(&t[0], reduction),
         )
         .reduction()
+        .sizes(variant(BATCH))
     };
+    let main = [TINY, LOGITS, ROWS, COLS, BATCH, SQUARE];
     vec![
         case(
             "sum_last_dim",
             sum_last_dim,
             reference_last_dim,
             Reduction::Sum,
-        ),
+        )
+        .sizes(main),
         case(
             "mean_last_dim",
             mean_last_dim,
@@ -38,8 +43,9 @@ pub fn cases() -> Vec<OpCase> {
             max_last_dim,
             reference_last_dim,
             Reduction::Max,
-        ),
-        case("sum_all", sum_all, reference_all, Reduction::Sum),
+        )
+        .sizes(main),
+        case("sum_all", sum_all, reference_all, Reduction::Sum).sizes(main),
         case("mean_all", mean_all, reference_all, Reduction::Mean),
         case("max_all", max_all, reference_all, Reduction::Max),
     ]
@@ -57,4 +63,17 @@ pub fn rejects() -> Vec<Reject> {
             max_last_dim(&zeros((3, 0), d)?).map(drop)
         }),
     ]
+}
+
+#[rustfmt::skip]
+pub fn refused(w: &Wrong) -> Vec<Refused> {
+    refused! {
+        max_all(&w.none);
+        max_last_dim(&w.scalar);
+        mean_all(&w.integers);
+        mean_last_dim(&w.scalar);
+        sum_all(&w.integers);
+        sum_last_dim(&w.scalar);
+        sum_last_dim(&w.integers);
+    }
 }

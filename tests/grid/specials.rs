@@ -13,6 +13,13 @@ enum Special {
     All(f32),
 }
 
+impl Special {
+    fn is_infinite(self) -> bool {
+        let (Special::One(value) | Special::All(value)) = self;
+        value.is_infinite()
+    }
+}
+
 const SPECIALS: [Special; 11] = [
     Special::One(f32::NAN),
     Special::One(f32::INFINITY),
@@ -35,7 +42,12 @@ pub fn as_stock(point: &Point) -> Result<Verdict> {
         Some(_) => &SPECIALS[..SPECIALS.len() - 1],
         None => &SPECIALS,
     };
-    inputs[0] = overwritten(&inputs[0], specials)?;
+    let specials: Vec<Special> = specials
+        .iter()
+        .copied()
+        .filter(|special| !(point.case.decodes_zeros && special.is_infinite()))
+        .collect();
+    inputs[0] = overwritten(&inputs[0], &specials)?;
     let outputs = (point.case.fused)(&inputs)?;
     let wide = inputs
         .iter()

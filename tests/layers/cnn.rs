@@ -30,7 +30,7 @@ impl Cnn {
         Ok(Cnn {
             down: nn::conv2d(1, 4, 3, halved, vb.pp("down"))?.with_act(Act::Relu),
             up: nn::conv_transpose2d(4, 2, 3, doubled, vb.pp("up"))?.with_act(Act::Silu),
-            rows: nn::conv1d(2, 3, 8, strided(8), vb.pp("rows"))?.with_act(Act::Gelu),
+            rows: nn::conv1d(2, 3, 8, strided(8), vb.pp("rows"))?.with_act(Act::GeluTanh),
             spread: nn::conv_transpose1d(3, 2, 2, Default::default(), vb.pp("spread"))?,
             classes: nn::linear(18, 2, vb.pp("classes"))?,
         })

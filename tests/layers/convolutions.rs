@@ -3,8 +3,8 @@
 use super::exact::{assert_exact, check, exactly, values};
 use super::*;
 use candle_core::{Error, Var};
-use candle_fused::ops::conv2d::Conv2d as Op;
-use candle_fused::ops::{self, Act, ConvAlgo, Window};
+use candle_fused::ops::Conv2d as Op;
+use candle_fused::ops::{self, Act, Conv2dParams, ConvAlgo};
 use candle_nn::{Optimizer, SGD};
 use nn::{Conv1dConfig, Conv2dConfig, ConvTranspose1dConfig, ConvTranspose2dConfig};
 
@@ -129,7 +129,7 @@ fn activations_follow() -> Result<()> {
             &candle_nn::Conv1d::new(exactly(&w1)?, exact(&b)?, Conv1dConfig::default()),
             &candle_nn::ConvTranspose2d::new(exactly(&w_t)?, exact(&b_t)?, Default::default()),
         ];
-        let act = Act::Gelu;
+        let act = Act::GeluTanh;
         let ours: [&dyn Module; 3] = [
             &nn::Conv2d::new(weight, b.clone(), PADDED).with_act(act),
             &nn::Conv1d::new(w1, b, Conv1dConfig::default()).with_act(act),
@@ -227,11 +227,11 @@ fn errors_name_what_was_given() -> Result<()> {
     };
     let layer = nn::Conv2d::new(weight, Some(bias), PADDED);
     let error = text(layer.forward(&x))?;
-    assert!(error.starts_with("conv2d: x has 3 channels"), "{error}");
+    assert!(error.starts_with("conv2d: got weight"), "{error}");
     let layer = nn::ConvTranspose1d::new(x, None, ConvTranspose1dConfig::default());
     let error = text(layer.forward(&waves(&[1, 3, 8], DType::F32, device)?))?;
     assert!(
-        error.starts_with("conv_transpose1d: weight has shape"),
+        error.starts_with("conv_transpose1d: got weight of shape"),
         "{error}"
     );
     Ok(())
@@ -243,8 +243,9 @@ fn a_kept_weight_is_recognised() -> Result<()> {
     let device = Device::Cpu;
     let random = |dims| Tensor::rand(-1f32, 1., dims, &device);
     let x = random((1, 8, 12, 12))?;
-    let op = Op::new(Window::default(), Act::Identity, ConvAlgo::Winograd).preparing();
-    let plain = Op::new(Window::default(), Act::Identity, ConvAlgo::Winograd);
+    let op =
+        Op::new(Conv2dParams::default(), Act::Identity, ConvAlgo::Winograd).with_weight_cache();
+    let plain = Op::new(Conv2dParams::default(), Act::Identity, ConvAlgo::Winograd);
     for outputs in [8, 3, 16, 8] {
         let w = random((outputs, 8, 3, 3))?;
         let (got, want) = (

@@ -119,10 +119,13 @@ fn what_does_not_fold() -> Result<()> {
         Err(error) => error.to_string(),
     };
     let error = refused(&conv, &norm(5, true, [DType::F32; 2], device)?);
-    let says = "Conv2d::fold_batch_norm: the norm has 5 channels, 6 accepted";
+    let says = "Conv2d::fold_batch_norm: got a norm of 5 channels, expected the 6";
     assert!(error.starts_with(says), "{error}");
     let norm = norm(CHANNELS, true, [DType::F32; 2], device)?;
     let error = refused(&conv.with_act(Act::Relu), &norm);
-    assert!(error.contains("Relu stands before the norm"), "{error}");
+    assert!(
+        error.contains("got a layer with Relu before the norm"),
+        "{error}"
+    );
     Ok(())
 }

@@ -67,7 +67,7 @@ fn stock_layers_convert() -> Result<()> {
     let Err(error) = LoraLinear::plain(ours.with_act(Act::Silu), "ours") else {
         panic!("accepted");
     };
-    let says = "LoraLinear ours: a base with Silu given";
+    let says = "LoraLinear ours: got a base with Silu";
     assert!(error.to_string().starts_with(says), "{error}");
     Ok(())
 }

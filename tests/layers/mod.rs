@@ -1,6 +1,7 @@
 //! The drop-in layers: a stock layer's variables give the stock layer's output, and unlike it they
 //! all get a gradient.
 
+mod activation;
 mod cnn;
 mod convolutions;
 mod exact;

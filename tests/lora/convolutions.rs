@@ -32,7 +32,7 @@ fn groups_and_dilation() -> Result<()> {
                 },
                 vb,
             )?;
-            let adapter = layer.adapter("default").expect("the adapter");
+            let adapter = layer.adapters().adapter("default").expect("the adapter");
             for var in adapter.vars() {
                 var.set(&waves(var.dims(), 4.0, DType::F32, device)?)?;
             }

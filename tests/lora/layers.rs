@@ -45,6 +45,7 @@ fn initial_values_are_pefts() -> Result<()> {
             vb,
         )?;
         layer
+            .adapters()
             .adapter("default")
             .ok_or_else(|| candle_core::Error::msg("no adapter"))
     };
@@ -71,7 +72,7 @@ fn initial_values_are_pefts() -> Result<()> {
         },
         vb,
     )?;
-    let adapter = layer.adapter("default").expect("the adapter");
+    let adapter = layer.adapters().adapter("default").expect("the adapter");
     assert!(values(adapter.a())?.iter().all(|x| *x == 0.0));
     let b = values(adapter.b())?;
     let square = b.iter().map(|x| x * x).sum::<f64>() / b.len() as f64;

@@ -93,7 +93,7 @@ fn stock_layers_with_the_adapter_merged() -> Result<()> {
         let x = waves(&[4, 7], 0.0, DType::F32, device)?;
         let base = Linear::new(waves(&[9, 7], 1.0, DType::F32, device)?, None);
         let layer = LoraLinear::new(base, &config(), vb.pp("linear"))?;
-        stir(&layer)?;
+        stir(layer.adapters())?;
         assert_close(
             &layer.to_stock()?.forward(&x)?,
             &layer.forward(&x)?,
@@ -104,7 +104,7 @@ fn stock_layers_with_the_adapter_merged() -> Result<()> {
         let ids = Tensor::new(&[5u32, 0], device)?;
         let base = Embedding::new(waves(&[9, 7], 1.0, DType::F32, device)?, 7);
         let layer = LoraEmbedding::new(base, &config(), vb.pp("embedding"))?;
-        stir(&layer)?;
+        stir(layer.adapters())?;
         assert_close(
             &layer.to_stock()?.forward(&ids)?,
             &layer.forward(&ids)?,
@@ -115,7 +115,7 @@ fn stock_layers_with_the_adapter_merged() -> Result<()> {
         let x = waves(&[1, 3, 5, 5], 0.0, DType::F32, device)?;
         let base = Conv2d::new(waves(&[5, 3, 3, 3], 1.0, DType::F32, device)?, None, CONV);
         let layer = LoraConv2d::new(base, &config(), vb.pp("conv"))?;
-        stir(&layer)?;
+        stir(layer.adapters())?;
         assert_close(
             &layer.to_stock()?.forward(&x)?,
             &layer.forward(&x)?,

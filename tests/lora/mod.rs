@@ -1,4 +1,4 @@
-//! The LoRA layers: against plain Candle, against PEFT's and mlx-lm's own files and numbers, and what they refuse.
+//! The LoRA ops and layers: against plain Candle, against PEFT's and mlx-lm's own files and numbers, and what they refuse.
 
 mod builder;
 mod convolutions;
@@ -6,7 +6,10 @@ mod errors;
 mod formats;
 mod layers;
 mod merging;
+mod ops;
 mod quantized;
+mod rounding;
+mod saving;
 mod states;
 
 use candle_core::{DType, Device, Module, ModuleT, Result, Tensor, Var};
@@ -134,7 +137,7 @@ fn build_with(
             let (weight, bias) = (var(&[9, 7], 1.0)?, var(&[9], 2.0)?);
             let stock = Linear::new(weight.as_tensor().clone(), Some(bias.as_tensor().clone()));
             let layer = LoraLinear::new(stock.clone(), config, vb)?;
-            let (adapters, bias) = ((*layer).clone(), Some(bias));
+            let (adapters, bias) = (layer.adapters().clone(), Some(bias));
             let (layer, stock, x) = (Box::new(layer), Box::new(stock), x(&[2, 3, 7])?);
             Built {
                 layer,
@@ -150,7 +153,7 @@ fn build_with(
             let stock = Embedding::new(weight.as_tensor().clone(), 6);
             let layer = LoraEmbedding::new(stock.clone(), config, vb)?;
             let (adapters, x) = (
-                (*layer).clone(),
+                layer.adapters().clone(),
                 Tensor::new(&[[0u32, 3, 10], [3, 7, 1]], device)?,
             );
             let (layer, stock) = (Box::new(layer), Box::new(stock));
@@ -169,7 +172,7 @@ fn build_with(
             let (w, b) = (weight.as_tensor().clone(), bias.as_tensor().clone());
             let stock = Conv2d::new(w, Some(b), CONV);
             let layer = LoraConv2d::new(stock.clone(), config, vb)?;
-            let (adapters, bias) = ((*layer).clone(), Some(bias));
+            let (adapters, bias) = (layer.adapters().clone(), Some(bias));
             let (layer, stock, x) = (Box::new(layer), Box::new(stock), x(&[2, 3, 7, 7])?);
             Built {
                 layer,

@@ -36,7 +36,7 @@ fn values_and_gradients() -> Result<()> {
                 "the start",
             )?;
 
-            for adapters in [&*quantized, &*plain] {
+            for adapters in [&quantized, &plain] {
                 for (phase, var) in (3u8..).zip(adapters.adapter_vars()) {
                     var.set(&waves(var.dims(), f32::from(phase), DType::F32, device)?)?;
                 }
@@ -59,7 +59,7 @@ fn values_and_gradients() -> Result<()> {
                 )?;
             }
 
-            quantized.disable();
+            quantized.adapters().disable();
             assert_close(
                 &quantized.forward(&x)?,
                 &stock.forward(&x)?,
@@ -78,7 +78,7 @@ fn merging_is_refused() -> Result<()> {
     for device in devices() {
         let (layer, _) = layer(&config(), device)?;
         assert_refused(layer.merge(), &["LoraLinear q_proj", "quantised"]);
-        assert!(!layer.is_merged() && layer.weight().is_none());
+        assert!(!layer.adapters().is_merged() && layer.adapters().weight().is_none());
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::devices::devices;
 use candle_fused::ops;
-use candle_fused::ops::lora::Dropout;
+use candle_fused::ops::AdapterDropout;
 
 #[test]
 fn several_adapters() -> Result<()> {
@@ -140,9 +140,14 @@ fn dropout_is_that_of_the_op() -> Result<()> {
             a: adapter.a(),
             b: adapter.b(),
             scale: (7.0 / 3.0) as f32,
-            dropout: Some(Dropout { p: 0.4, seed: 123 }),
+            dropout: Some(AdapterDropout { p: 0.4, seed: 123 }),
         };
-        let expected = ops::lora_with(&built.x, ops::Base::Frozen(&built.weight), bias, low)?;
+        let expected = ops::lora_with(
+            &built.x,
+            &built.weight.as_tensor().clone().into(),
+            bias,
+            low,
+        )?;
         built.adapters.set_seed(123);
         assert_same(
             &built.layer.forward_t(&built.x, true)?,

@@ -1,12 +1,12 @@
 //! A thousand calls in a row, each on what the last one has left: ours, Candle's and shaders, in no order.
 //!
-//! Nothing is read back on the way, which would wait for the GPU and hide a visit that doesn't. Results that are kept, and
+//! Nothing is read back on the way, which would wait for the GPU and hide a session that doesn't. Results that are kept, and
 //! the memory of those that are not, are judged at the end.
 
 use super::{error, metal, signal};
 use candle_core::{DType, Device, Result, Tensor, D};
-use candle_fused::metal::mps;
-use candle_fused::ops::{self, conv2d_with, Act, ConvAlgo, Window};
+use candle_fused::ops::mps;
+use candle_fused::ops::{self, conv2d_with, Act, Conv2dParams, ConvAlgo};
 
 const CALLS: usize = 1000;
 const KEEP: usize = 10;
@@ -108,7 +108,7 @@ fn convolution(x: &Tensor, y: &Tensor) -> Result<Tensor> {
         true => ConvAlgo::Mps,
         false => ConvAlgo::Direct,
     };
-    let y = conv2d_with(&image, &w, None, Window::default(), Act::Tanh, algo)?;
+    let y = conv2d_with(&image, &w, None, Conv2dParams::default(), Act::Tanh, algo)?;
     y.narrow(1, 3, 1)?.reshape(&DIMS)
 }
 
@@ -122,7 +122,7 @@ fn softmax(x: &Tensor) -> Result<Tensor> {
 fn activation(x: &Tensor, act: Act) -> Result<Tensor> {
     match x.device().is_metal() {
         true => mps::activation(x, act),
-        false => ops::activation::reference(x, act),
+        false => candle_fused::reference::activation::reference(x, act),
     }
 }
 

@@ -3,9 +3,9 @@
 use super::{error, exact, metal, signal};
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Result, Tensor, Var};
-use candle_fused::metal::mps::{activation, matmul, softmax};
-use candle_fused::ops::activation::reference;
+use candle_fused::ops::mps::{activation, matmul, softmax};
 use candle_fused::ops::Act;
+use candle_fused::reference::activation::reference;
 
 fn var(x: &Tensor) -> Result<Tensor> {
     Ok(Var::from_tensor(x)?.into_inner())

@@ -4,8 +4,8 @@ mod chain;
 mod gradients;
 mod ops;
 mod place;
+mod sessions;
 mod steps;
-mod visits;
 
 use crate::cases::Fill;
 use crate::devices::devices;

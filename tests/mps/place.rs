@@ -2,7 +2,7 @@
 
 use super::{exact, signal, tolerance};
 use candle_core::{DType, Device, Result, Storage, Tensor};
-use candle_fused::metal::mps::{visit, Matrix, Visit};
+use candle_fused::metal::mps::{session, Matrix, MpsSession};
 use candle_metal_kernels::metal::Buffer;
 
 /// Where matrices lie in a tensor of one dim. In elements.
@@ -45,10 +45,10 @@ impl Place {
     }
 }
 
-/// Runs one visit with the buffers of tensors.
+/// Runs one session with the buffers of tensors.
 pub fn run<const N: usize>(
     tensors: [&Tensor; N],
-    encode: impl for<'a> FnOnce(&mut Visit<'a>, [&'a Buffer; N]) -> Result<()>,
+    encode: impl for<'a> FnOnce(&mut MpsSession<'a>, [&'a Buffer; N]) -> Result<()>,
 ) -> Result<()> {
     let device = tensors[0].device().as_metal_device()?;
     let storages = tensors.map(|x| x.storage_and_layout().0);
@@ -56,7 +56,7 @@ pub fn run<const N: usize>(
         Storage::Metal(storage) => storage.buffer(),
         _ => panic!("a tensor that is not on Metal"),
     });
-    visit(device, "a_visit", |visit| encode(visit, buffers))
+    session(device, "a_visit", |session| encode(session, buffers))
 }
 
 pub fn values(x: &Tensor) -> Result<Vec<f64>> {

@@ -71,17 +71,20 @@ fn product(
             }
         }
     }
-    run([&left, &right, &result], |visit, [left, right, result]| {
-        visit.step(&Multiplication {
-            left: a.matrix(left, dtype),
-            transpose_left,
-            right: b.matrix(right, dtype),
-            transpose_right,
-            result: c.matrix(result, dtype),
-            alpha,
-            beta,
-        })
-    })?;
+    run(
+        [&left, &right, &result],
+        |session, [left, right, result]| {
+            session.encode(&Multiplication {
+                left: a.matrix(left, dtype),
+                transpose_left,
+                right: b.matrix(right, dtype),
+                transpose_right,
+                result: c.matrix(result, dtype),
+                alpha,
+                beta,
+            })
+        },
+    )?;
     let what = format!(
         "{:?} {}×{} by {}×{}, transposed {transpose_left} and {transpose_right}, α {alpha}, β {beta}",
         dtype, a.rows, a.columns, b.rows, b.columns
@@ -132,8 +135,8 @@ fn vectors() -> Result<()> {
                             let sum: f64 = (0..columns).map(term).sum();
                             want[y.at(0, 0, i)] = alpha * sum + beta * want[y.at(0, 0, i)];
                         }
-                        run(tensors.each_ref(), |visit, [matrix, vector, result]| {
-                            visit.step(&VectorMultiplication {
+                        run(tensors.each_ref(), |session, [matrix, vector, result]| {
+                            session.encode(&VectorMultiplication {
                                 matrix: a.matrix(matrix, dtype),
                                 transpose,
                                 vector: x.matrix(vector, dtype),
@@ -224,8 +227,8 @@ fn neurons_with_a_bias() -> Result<()> {
                             want[at] = f(alpha * x[at] + bias);
                         }
                     }
-                    run(tensors.each_ref(), |visit, [input, bias, result]| {
-                        visit.step(&Neuron {
+                    run(tensors.each_ref(), |session, [input, bias, result]| {
+                        session.encode(&Neuron {
                             input: place.matrix(input, dtype),
                             bias: biased.then(|| line.matrix(bias, dtype)),
                             result: place.matrix(result, dtype),

@@ -3,10 +3,9 @@
 use super::{schemes, signal, values};
 use crate::devices::devices;
 use candle_core::{DType, Device, Result, Tensor, Var};
-use candle_fused::ops::quantize::{
-    dequantize, fake_quantize, fake_quantize_clipped, quantize, reference, reference_dequantize,
-    Grid, Per, Quantized, Scheme,
-};
+use candle_fused::ops::{dequantize, fake_quantize, fake_quantize_clipped, quantize};
+use candle_fused::quant::{Levels, Quantized, ScaleScope, Scheme};
+use candle_fused::reference::quantize::{reference, reference_dequantize};
 
 const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
@@ -19,7 +18,12 @@ fn gradient(x: &Tensor, y: &Tensor, g: &Tensor) -> Result<Vec<f32>> {
 fn straight_through_and_clipped() -> Result<()> {
     for device in devices() {
         for dtype in DTYPES {
-            for per in [Per::Tensor, Per::Row, Per::Column, Per::Group(6)] {
+            for per in [
+                ScaleScope::Tensor,
+                ScaleScope::Row,
+                ScaleScope::Column,
+                ScaleScope::Group(6),
+            ] {
                 for scheme in schemes(per) {
                     // A few far out, for what is clipped.
                     let x = signal(&[5, 18], 1, dtype, device)?;
@@ -32,7 +36,7 @@ fn straight_through_and_clipped() -> Result<()> {
                     let g = g.to_device(&Device::Cpu)?;
                     let want = gradient(&cpu, &reference(&cpu, scheme, true)?, &g)?;
                     assert_eq!(clipped, want, "{dtype:?} {scheme:?}");
-                    if scheme.grid == Grid::Ternary {
+                    if scheme.levels == Levels::Ternary {
                         assert_ne!(clipped, through, "something is clipped");
                     }
                 }
@@ -45,7 +49,12 @@ fn straight_through_and_clipped() -> Result<()> {
 #[test]
 fn to_scales_and_offsets() -> Result<()> {
     for device in devices() {
-        for per in [Per::Tensor, Per::Row, Per::Column, Per::Group(6)] {
+        for per in [
+            ScaleScope::Tensor,
+            ScaleScope::Row,
+            ScaleScope::Column,
+            ScaleScope::Group(6),
+        ] {
             for scheme in schemes(per) {
                 let x = signal(&[5, 18], 3, DType::F32, device)?;
                 let q = quantize(&x, scheme)?;
@@ -90,7 +99,12 @@ fn to_scales_and_offsets() -> Result<()> {
 fn nothing_of_int8_is_clipped() -> Result<()> {
     for device in devices() {
         let x = Var::new(&[-3f32, -1., 0., 2., 2.5, -0.1], device)?.into_inner();
-        for per in [Per::Tensor, Per::Row, Per::Column, Per::Group(2)] {
+        for per in [
+            ScaleScope::Tensor,
+            ScaleScope::Row,
+            ScaleScope::Column,
+            ScaleScope::Group(2),
+        ] {
             let y = fake_quantize_clipped(&x, Scheme::int8(per))?;
             let g = Tensor::ones(6, DType::F32, device)?;
             assert_eq!(gradient(&x, &y, &g)?, [1.; 6], "{per:?}");
@@ -105,7 +119,7 @@ fn ternary_is_clipped_beyond_one_and_a_half() -> Result<()> {
     for device in devices() {
         // Their mean is 1.
         let x = Var::new(&[0.4f32, -1.4, 1.6, -1.6, 0.0, 1.0], device)?.into_inner();
-        let scheme = Scheme::ternary(Per::Tensor);
+        let scheme = Scheme::ternary(ScaleScope::Tensor);
         let y = fake_quantize_clipped(&x, scheme)?;
         assert_eq!(values(&y)?, [0., -1., 1., -1., 0., 1.]);
         let g = Tensor::ones(6, DType::F32, device)?;

@@ -8,27 +8,27 @@ mod specials;
 
 use crate::cases::Fill;
 use candle_core::{DType, Device, Result, Tensor};
-use candle_fused::ops::quantize::{Grid, Packing, Per, Rounding, Scheme};
+use candle_fused::quant::{Levels, Packing, Rounding, ScaleScope, Scheme};
 
 /// Every grid, packing and rounding, with what shares a scale left open.
-fn schemes(per: Per) -> Vec<Scheme> {
+fn schemes(per: ScaleScope) -> Vec<Scheme> {
     let new = |grid| Scheme::new(grid, per);
     // With bits in both halves.
     let seed = 0x5_0000_0007;
     vec![
-        new(Grid::Ternary),
-        new(Grid::Ternary).with_packing(Packing::Base3),
-        new(Grid::Sign { centred: false }),
-        new(Grid::Sign { centred: true }),
-        new(Grid::Int8),
-        new(Grid::Int8).with_rounding(Rounding::Stochastic { seed }),
-        new(Grid::ZeroPoint { bits: 2 }),
-        new(Grid::ZeroPoint { bits: 4 }),
-        new(Grid::ZeroPoint { bits: 8 }),
-        new(Grid::Affine { bits: 2 }),
-        new(Grid::Affine { bits: 4 }),
-        new(Grid::Affine { bits: 8 }),
-        new(Grid::Affine { bits: 4 }).with_rounding(Rounding::Stochastic { seed }),
+        new(Levels::Ternary),
+        new(Levels::Ternary).with_packing(Packing::Base3),
+        new(Levels::Sign { centred: false }),
+        new(Levels::Sign { centred: true }),
+        new(Levels::Int8),
+        new(Levels::Int8).with_rounding(Rounding::Stochastic { seed }),
+        new(Levels::ZeroPoint { bits: 2 }),
+        new(Levels::ZeroPoint { bits: 4 }),
+        new(Levels::ZeroPoint { bits: 8 }),
+        new(Levels::Affine { bits: 2 }),
+        new(Levels::Affine { bits: 4 }),
+        new(Levels::Affine { bits: 8 }),
+        new(Levels::Affine { bits: 4 }).with_rounding(Rounding::Stochastic { seed }),
     ]
 }
 

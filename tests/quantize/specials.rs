@@ -3,27 +3,31 @@
 use super::{schemes, signal, values};
 use crate::devices::devices;
 use candle_core::{DType, Device, Result, Tensor};
-use candle_fused::ops::quantize::{
-    dequantize, fake_quantize, quantize, Grid, Packing, Per, Quantize, Quantized, Rounding, Scheme,
-};
+use candle_fused::ops::{dequantize, fake_quantize, quantize, Dequantize, FakeQuantize};
+use candle_fused::quant::{Levels, Packing, Quantized, Rounding, ScaleScope, Scheme};
 
 /// Half a step and what rounding adds; a step for MLX, which moves the end of the range.
 #[test]
 fn round_trips() -> Result<()> {
     for device in devices() {
-        for per in [Per::Tensor, Per::Row, Per::Column, Per::Group(20)] {
+        for per in [
+            ScaleScope::Tensor,
+            ScaleScope::Row,
+            ScaleScope::Column,
+            ScaleScope::Group(20),
+        ] {
             for scheme in schemes(per) {
                 let x = signal(&[6, 60], 1, DType::F32, device)?;
                 let q = quantize(&x, scheme)?;
                 let back = values(&q.dequantize(DType::F32)?)?;
-                let steps = match scheme.grid {
-                    Grid::Ternary | Grid::Sign { .. } => continue,
-                    Grid::Affine { .. } => 1.001,
+                let steps = match scheme.levels {
+                    Levels::Ternary | Levels::Sign { .. } => continue,
+                    Levels::Affine { .. } => 1.001,
                     _ if scheme.rounding != Rounding::Nearest => 1.001,
                     _ => 0.501,
                 };
-                let step = match scheme.per {
-                    Per::Group(group) => {
+                let step = match scheme.scope {
+                    ScaleScope::Group(group) => {
                         let step = q.scales().unsqueeze(2)?;
                         step.broadcast_as((6, 60 / group, group))?.flatten_all()?
                     }
@@ -47,14 +51,19 @@ fn zeros_and_constants() -> Result<()> {
     for device in devices() {
         for value in [0f32, 3., -0.25, 1e-20] {
             let x = Tensor::full(value, (2, 24), device)?;
-            for per in [Per::Tensor, Per::Row, Per::Column, Per::Group(8)] {
+            for per in [
+                ScaleScope::Tensor,
+                ScaleScope::Row,
+                ScaleScope::Column,
+                ScaleScope::Group(8),
+            ] {
                 for scheme in schemes(per) {
                     let q = quantize(&x, scheme)?;
                     for back in values(&q.dequantize(DType::F32)?)? {
-                        let most = match scheme.grid {
+                        let most = match scheme.levels {
                             // What is all the mean is negative, or nothing.
-                            Grid::Sign { centred: true } => 2.001 * value.abs().max(1e-5),
-                            Grid::Sign { .. } => 2e-5 + 1e-6 * value.abs(),
+                            Levels::Sign { centred: true } => 2.001 * value.abs().max(1e-5),
+                            Levels::Sign { .. } => 2e-5 + 1e-6 * value.abs(),
                             _ => (1e-6 * value.abs()).max(1e-5),
                         };
                         assert!((back - value).abs() <= most, "{value} {back} {scheme:?}");
@@ -66,14 +75,19 @@ fn zeros_and_constants() -> Result<()> {
     Ok(())
 }
 
-/// Exactly, on the grids that have a 0, however small eps is.
+/// Exactly, on the levels that have a 0, however small eps is.
 #[test]
 fn zeros_stay_zeros() -> Result<()> {
     for device in devices() {
         let x = Tensor::zeros((2, 24), DType::F32, device)?;
-        for per in [Per::Tensor, Per::Row, Per::Column, Per::Group(8)] {
+        for per in [
+            ScaleScope::Tensor,
+            ScaleScope::Row,
+            ScaleScope::Column,
+            ScaleScope::Group(8),
+        ] {
             let schemes = schemes(per).into_iter().chain([Scheme::gradient(8, 1)]);
-            for scheme in schemes.filter(|s| !matches!(s.grid, Grid::Sign { .. })) {
+            for scheme in schemes.filter(|s| !matches!(s.levels, Levels::Sign { .. })) {
                 let back = values(&quantize(&x, scheme)?.dequantize(DType::F32)?)?;
                 assert!(back.into_iter().all(|v| v == 0.), "{scheme:?}");
             }
@@ -91,7 +105,7 @@ fn what_is_not_finite() -> Result<()> {
                 let mut x = values(&signal(&[3, 20], 2, DType::F32, &Device::Cpu)?)?;
                 x[20 + at] = flaw;
                 let x = Tensor::from_vec(x, (3, 20), device)?;
-                for scheme in schemes(Per::Row) {
+                for scheme in schemes(ScaleScope::Row) {
                     let q = quantize(&x, scheme)?.dequantize(DType::F32)?;
                     for back in [q, fake_quantize(&x, scheme)?] {
                         let nan = values(&back)?.into_iter().map(f32::is_nan);
@@ -99,11 +113,11 @@ fn what_is_not_finite() -> Result<()> {
                         assert!(nan.eq(want), "{flaw} at {at} of {scheme:?}");
                     }
                 }
-                for scheme in schemes(Per::Tensor) {
+                for scheme in schemes(ScaleScope::Tensor) {
                     let all = values(&fake_quantize(&x, scheme)?)?;
                     assert!(all.into_iter().all(f32::is_nan), "{flaw} {scheme:?}");
                 }
-                for scheme in schemes(Per::Column) {
+                for scheme in schemes(ScaleScope::Column) {
                     let nan = values(&fake_quantize(&x, scheme)?)?.into_iter();
                     let want = (0..60).map(|i| i % 20 == at);
                     assert!(
@@ -165,16 +179,16 @@ fn refusals() -> Result<()> {
     );
     says(Scheme::mlx(4, 0), &["quantize: ", "groups of 0"]);
     says(Scheme::mlx(3, 5), &["quantize: ", "3 bits", "2, 4 or 8"]);
-    let base3 = Scheme::int8(Per::Row).with_packing(Packing::Base3);
+    let base3 = Scheme::int8(ScaleScope::Row).with_packing(Packing::Base3);
     says(base3, &["quantize: ", "base 3", "Int8", "Ternary"]);
     let eps = Scheme {
         eps: 0.,
-        ..Scheme::int8(Per::Row)
+        ..Scheme::int8(ScaleScope::Row)
     };
     says(eps, &["quantize: ", "eps"]);
 
     let integers = Tensor::zeros(4, DType::U32, &Device::Cpu)?;
-    let error = quantize(&integers, Scheme::int8(Per::Row))
+    let error = quantize(&integers, Scheme::int8(ScaleScope::Row))
         .unwrap_err()
         .to_string();
     assert!(
@@ -182,15 +196,15 @@ fn refusals() -> Result<()> {
         "{error}"
     );
     let scalar = Tensor::new(1f32, &Device::Cpu)?;
-    let error = quantize(&scalar, Scheme::int8(Per::Row))
+    let error = quantize(&scalar, Scheme::int8(ScaleScope::Row))
         .unwrap_err()
         .to_string();
     assert!(error.contains("rank 0"), "{error}");
 
-    let q = quantize(&x, Scheme::ternary(Per::Row))?;
+    let q = quantize(&x, Scheme::ternary(ScaleScope::Row))?;
     let (codes, scales) = (q.codes(), q.scales());
     let new = |codes: &Tensor, scales: &Tensor, offsets, shape: (usize, usize)| {
-        let scheme = Scheme::ternary(Per::Row);
+        let scheme = Scheme::ternary(ScaleScope::Row);
         Quantized::new(codes.clone(), scales.clone(), offsets, shape, scheme).map(drop)
     };
     for (result, wanted) in [
@@ -210,12 +224,80 @@ fn refusals() -> Result<()> {
         error.contains("dequantize: ") && error.contains("U8"),
         "{error}"
     );
+    Ok(())
+}
 
-    let op = Quantize::new(Scheme::int8(Per::Row));
-    assert!(op.scales().is_none());
-    x.apply_op1_no_bwd(&op)?;
-    assert_eq!(op.scales().map(Tensor::dims), Some(&[2, 1][..]));
-    let error = x.apply_op1_no_bwd(&op).unwrap_err().to_string();
-    assert!(error.contains("applied before"), "{error}");
+/// Whatever a scheme, a shape or a view says, the answer is an `Err` and never a panic.
+#[test]
+fn absurd_numbers_are_errors() -> Result<()> {
+    let huge = 1 << 62;
+    let shapes: [&[usize]; 8] = [
+        &[],
+        &[0],
+        &[8],
+        &[0, huge],
+        &[huge, 8],
+        &[1 << 40, 1 << 40],
+        &[usize::MAX, usize::MAX],
+        &[2, 8],
+    ];
+    let one = Tensor::ones((), DType::F32, &Device::Cpu)?;
+    let mut accepted = 0;
+    for bits in [0, 1, 2, 3, 4, 5, 8, 9, 31, 32, 33, 64, u32::MAX] {
+        for group in [0, 1, 3, 8, usize::MAX] {
+            for scheme in [
+                Scheme::mlx(bits, group),
+                Scheme::new(Levels::ZeroPoint { bits }, ScaleScope::Group(group)),
+                Scheme::new(Levels::Affine { bits }, ScaleScope::Tensor),
+                Scheme::new(Levels::ZeroPoint { bits }, ScaleScope::Column),
+                Scheme::mlx(bits, group).with_packing(Packing::Base3),
+                Scheme::gradient(group, 1),
+            ] {
+                for dims in shapes {
+                    let (bits, has_offsets) = (scheme.bits(), scheme.has_offsets());
+                    let sound = matches!(bits, 2 | 4 | 8) && scheme.packing == Packing::Bits;
+                    let grouped = match (scheme.scope, dims.last()) {
+                        (ScaleScope::Group(group), Some(cols)) => group > 0 && cols % group == 0,
+                        _ => true,
+                    };
+                    let good = sound && grouped && matches!(dims, [0] | [8] | [2, 8]);
+                    let shape = candle_core::Shape::from(dims.to_vec());
+                    let (codes, scales) = (scheme.codes_shape(&shape), scheme.scales_shape(&shape));
+                    assert_eq!(
+                        (codes.is_ok(), scales.is_ok()),
+                        (good, good),
+                        "{scheme:?} {dims:?}"
+                    );
+                    let u8s = one.to_dtype(DType::U8)?.broadcast_as(&shape)?;
+                    let x = one.broadcast_as(&shape)?;
+                    let offsets = has_offsets.then(|| x.clone());
+                    let new = Quantized::new(u8s.clone(), x.clone(), offsets, dims, scheme);
+                    let op = Dequantize {
+                        scheme,
+                        shape,
+                        dtype: DType::F32,
+                    };
+                    let fake = FakeQuantize {
+                        scheme,
+                        clipped: true,
+                    };
+                    let results = [
+                        quantize(&x, scheme).map(drop),
+                        fake_quantize(&x, scheme).map(drop),
+                        x.apply_op1_no_bwd(&fake).map(drop),
+                        new.map(drop),
+                        u8s.apply_op2_no_bwd(&x, &op).map(drop),
+                        u8s.apply_op3_no_bwd(&x, &x, &op).map(drop),
+                    ];
+                    assert!(
+                        good || results.iter().all(|r| r.is_err()),
+                        "{scheme:?} {dims:?}"
+                    );
+                    accepted += usize::from(good && results[0].is_ok() && results[1].is_ok());
+                }
+            }
+        }
+    }
+    assert!(accepted > 100);
     Ok(())
 }

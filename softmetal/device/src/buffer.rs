@@ -141,6 +141,12 @@ impl Buffer {
         lock(&self.label).clone()
     }
 
+    /// How many of the bytes hold anything, where the label says so: `used:N`. Buffers of a pool are longer than what they
+    /// are taken for, and a kernel that writes on behind it would go unnoticed.
+    pub(crate) fn used(&self) -> Option<usize> {
+        self.label()?.strip_prefix("used:")?.parse().ok()
+    }
+
     /// The buffer's memory for the host, which may read and write it as long as no command buffer uses it.
     ///
     /// A private buffer has none. That is an error, and the pointer leads to other memory of the same length.

@@ -49,6 +49,8 @@ pub(crate) enum Command {
 pub(crate) struct Dispatch {
     pub(crate) pipeline: Arc<Pipeline>,
     pub(crate) arguments: Vec<Argument>,
+    /// The ids of buffers of which only so many bytes are in use.
+    pub(crate) used: Vec<(u64, usize)>,
     pub(crate) threadgroup_lengths: Vec<(u32, usize)>,
     pub(crate) grid: Grid,
     pub(crate) group: [usize; 3],

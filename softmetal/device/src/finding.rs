@@ -19,7 +19,7 @@ pub mod kind {
     pub const MISALIGNED_OFFSET: &str = "misaligned-offset";
     /// What is bound to a reference is smaller than its type.
     pub const SHORT_BINDING: &str = "short-binding";
-    /// An offset or a range beyond the end of a buffer, in an API call.
+    /// An offset or a range beyond the end of a buffer, in an API call, or a write beyond what its label says is in use.
     pub const BOUNDS: &str = "buffer-bounds";
     /// Nothing to bind, copy or allocate: legal at best, and of no use.
     pub const EMPTY: &str = "empty";

@@ -174,7 +174,30 @@ impl<'a> Run<'a> {
                 })
             })
             .collect();
+        self.overruns(dispatch, &touched);
         self.hazards(&kernel.name, touched, order);
+    }
+
+    /// Reports writes behind what a buffer is used for. Labels outlive their use, and kernels of unnamed sources are of
+    /// somebody who doesn't set them: those are left out.
+    fn overruns(&mut self, dispatch: &Dispatch, touched: &[Touch]) {
+        if !dispatch.pipeline.file().ends_with(".metal") {
+            return;
+        }
+        for (id, used) in &dispatch.used {
+            let touched = touched.iter().find(|touched| touched.buffer.id() == *id);
+            let beyond = |touched: &Touch| touched.writes.iter().map(|range| range.end).max();
+            let Some(end) = touched.and_then(beyond).filter(|end| end > used) else {
+                continue;
+            };
+            let detail = format!("a write up to byte {end} of a buffer of which {used} are in use");
+            let kernel = &dispatch.pipeline.function().name;
+            self.found(
+                Finding::new(kind::BOUNDS, detail)
+                    .in_kernel(kernel)
+                    .at_offset(*used),
+            );
+        }
     }
 
     fn record(&self, dispatch: &Dispatch, counters: softmetal_exec::Counters) -> Record {

@@ -1,7 +1,7 @@
 //! What is bound to a kernel.
 
-use crate::bench::{fails, params, values, Bench};
-use softmetal::{kind, BufferOptions};
+use crate::bench::{fails, params, values, Bench, SOURCE};
+use softmetal::{kind, BufferOptions, CompileOptions, Library, Pipeline};
 
 #[test]
 fn every_parameter_is_bound() {
@@ -175,4 +175,33 @@ fn memory_that_nobody_wrote_is_not_read() {
     let y = bench.empty(4, BufferOptions::PRIVATE);
     let result = bench.run(|encoder| bench.scale(encoder, &x, &y, 4, 1.0));
     fails(result, &["uninitialised-read", "argument 0 `x`"]);
+}
+
+#[test]
+fn a_label_tells_how_much_of_a_buffer_is_in_use() {
+    let bench = Bench::new();
+    let x = bench.floats(&[1.0; 4]);
+    let run = |label: Option<&str>, named: &str| {
+        let y = bench.empty(4, BufferOptions::SHARED);
+        y.set_label(label);
+        let source = SOURCE.replace("struct Params", &format!("{named}struct Params"));
+        let library = Library::new(&bench.device, &source, &CompileOptions::default());
+        let scale = library.expect("a library").function("scale");
+        let scale = Pipeline::new(&scale.expect("a function")).expect("a pipeline");
+        bench.run(|encoder| {
+            encoder.set_pipeline(&scale);
+            encoder.set_buffer(Some(&x), 0, 0);
+            encoder.set_buffer(Some(&y), 0, 1);
+            encoder.set_bytes(&params(4, 1.0), 2);
+            encoder.dispatch_threads([4, 1, 1], [4, 1, 1]);
+        })
+    };
+    let named = "#line 1 \"ours.metal\"\n";
+    run(Some("used:16"), named).expect("as long as the buffer");
+    run(Some("a name"), named).expect("any other label");
+    run(Some("used:12"), "").expect("a source without a name");
+    fails(
+        run(Some("used:12"), named),
+        &[kind::BOUNDS, "kernel scale", "of which 12 are in use"],
+    );
 }

@@ -1,11 +1,11 @@
 //! Few rows against a W whose columns are dense, as a transposed one's are: every element is read once, in its order.
 
 use super::matrix::Matrix;
-use super::narrow::{Finish, Narrow};
+use super::narrow::Narrow;
+use crate::act::Act;
 use crate::cpu::element::Element;
 use crate::cpu::parallel::{self, Shared};
 use crate::cpu::simd::{dispatch, Kernel, Simd};
-use crate::ops::activation::Act;
 use std::ops::Range;
 
 /// `out[i] = act(Σ x[i, k] · W[k] [+ Σ u[i, k] · B[k]] [+ addend[i]])`
@@ -49,19 +49,11 @@ impl<T: Element, O: Element> Axpy<'_, T, O> {
                 }
             }
             let addend = |m: Matrix<T>| (m.as_ptr().wrapping_add(range.start), m.row);
-            let finish = Finish {
-                act: self.act,
-                narrow: Narrow {
-                    sums: to,
-                    rows,
-                    width: range.len(),
-                    addend: self.addend.map(addend),
-                    out: self.out.get().wrapping_add(range.start),
-                    stride: outputs,
-                },
-            };
-            // SAFETY: no other range has these columns of the output.
-            unsafe { finish.run() }
+            let (addend, out) = (self.addend.map(addend), self.out.get());
+            let out = out.wrapping_add(range.start);
+            // SAFETY: there are sums for these columns of all rows, the addend has them, and `out` has room for them. No other
+            // range has these columns.
+            unsafe { Narrow::new((to, rows, range.len()), addend, out, outputs) }.run(self.act)
         });
     }
 }

@@ -1,87 +1,100 @@
 //! Few rows against many: every element of W is read once, whatever its type, and used for all rows.
 
 use super::matrix::Matrix;
-use super::narrow::{Finish, Narrow};
+use super::narrow::Narrow;
+use crate::act::Act;
 use crate::cpu::element::Element;
 use crate::cpu::parallel::{self, Shared};
+use crate::cpu::scratch;
 use crate::cpu::simd::{dispatch, Kernel, Simd};
-use crate::ops::activation::Act;
+use std::any::TypeId;
 use std::ops::Range;
 
-/// `out[i · row + j · col] = act(x[i]·W[j] [+ u[i]·B[j]] [+ addend[i, j]])` for rows of W that are dense.
-pub struct Gemv<'a, T, O> {
-    /// Few, dense.
+/// `x[i]·W[j] [+ u[i]·B[j]] [+ addend[i, j]]` for rows of W that are dense.
+#[derive(Clone, Copy)]
+pub struct Gemv<'a, T> {
+    /// Few rows, dense.
     pub x: Matrix<'a, f32>,
     pub w: Matrix<'a, T>,
     /// u and B, both dense; without columns where there are none.
     pub low: (Matrix<'a, f32>, Matrix<'a, T>),
     pub addend: Option<Matrix<'a, T>>,
-    pub act: Act,
+}
+
+/// Where the results of a product go: result (i, j) to `out[i · row + j · col]`. One of the two strides is 1.
+#[derive(Clone, Copy)]
+pub struct Output<O> {
     pub out: Shared<O>,
-    /// One of these is 1.
     pub row: usize,
     pub col: usize,
 }
 
-impl<T: Element, O: Element> Gemv<'_, T, O> {
+impl<T: Element> Gemv<'_, T> {
+    /// Writes the activated results.
+    ///
     /// # Safety
-    /// `out` has room for every (i, j).
-    pub unsafe fn run(&self) {
+    /// `to` has room for every (i, j).
+    pub unsafe fn run<O: Element>(&self, act: Act, to: Output<O>) {
         let cost = (2 * self.w.cols + self.low.1.cols + 16) * self.x.rows.div_ceil(4);
-        parallel::ranges(self.w.rows, cost, OUTPUTS, |outputs| match self.act {
-            Act::Identity => dispatch(Share {
+        let direct = act == Act::Identity && TypeId::of::<O>() == TypeId::of::<f32>();
+        parallel::ranges(self.w.rows, cost, OUTPUTS, |outputs| match direct {
+            true => dispatch(Share {
                 gemv: self,
                 outputs,
+                to: Output {
+                    out: Shared::new(to.out.get().cast()),
+                    row: to.row,
+                    col: to.col,
+                },
             }),
             // SAFETY: no other range has these outputs.
-            _ => unsafe { self.activated(outputs) },
+            false => unsafe { self.activated(outputs, act, to) },
         });
     }
 
-    /// The sums are gathered beside the output, and activated before they are rounded.
-    unsafe fn activated(&self, outputs: Range<usize>) {
+    /// The sums are gathered beside the output in f32, activated, and then rounded to the output's type: the product is
+    /// compiled for one type of outputs.
+    ///
+    /// # Safety
+    /// As for [`Gemv::run`], and no other thread writes these outputs.
+    unsafe fn activated<O: Element>(&self, outputs: Range<usize>, act: Act, to: Output<O>) {
         let (few, many, start) = (self.x.rows, outputs.len(), outputs.start);
-        let by_row = self.col == 1;
+        let by_row = to.col == 1;
         let (rows, width) = if by_row { (few, many) } else { (many, few) };
-        let mut sums = Vec::<f32>::with_capacity(few * many);
-        let beside = Gemv {
-            x: self.x,
-            w: self.w.rows(outputs.clone()),
-            low: (self.low.0, self.low.1.rows(outputs.clone())),
-            addend: self.addend.map(|m| m.t().rows(outputs).t()),
-            act: Act::Identity,
-            out: Shared::new(sums.as_mut_ptr()),
-            row: if by_row { many } else { 1 },
-            col: if by_row { 1 } else { few },
-        };
-        dispatch(Share {
-            gemv: &beside,
-            outputs: 0..many,
-        });
-        let finish = Finish::<T, O> {
-            act: self.act,
-            narrow: Narrow {
-                sums: sums.as_mut_ptr(),
-                rows,
-                width,
-                addend: None,
-                out: self.out.get().add(start * self.col),
-                stride: if by_row { self.row } else { self.col },
-            },
-        };
-        finish.run()
+        scratch::with([few * many], |[sums]| {
+            let part = Gemv {
+                x: self.x,
+                w: self.w.rows(outputs.clone()),
+                low: (self.low.0, self.low.1.rows(outputs.clone())),
+                addend: self.addend.map(|m| m.t().rows(outputs).t()),
+            };
+            dispatch(Share {
+                gemv: &part,
+                outputs: 0..many,
+                to: Output {
+                    out: Shared::new(sums),
+                    row: if by_row { many } else { 1 },
+                    col: if by_row { 1 } else { few },
+                },
+            });
+            let stride = if by_row { to.row } else { to.col };
+            let out = to.out.get().add(start * to.col);
+            Narrow::<T, O>::new((sums, rows, width), None, out, stride).run(act)
+        })
     }
 }
 
 /// Ranges begin at multiples of the outputs that are computed side by side.
 const OUTPUTS: usize = 12;
 
-struct Share<'a, T, O> {
-    gemv: &'a Gemv<'a, T, O>,
+/// Some outputs of all rows, by one thread.
+struct Share<'a, T> {
+    gemv: &'a Gemv<'a, T>,
     outputs: Range<usize>,
+    to: Output<f32>,
 }
 
-impl<T: Element, O: Element> Kernel for Share<'_, T, O> {
+impl<T: Element> Kernel for Share<'_, T> {
     type Output = ();
 
     /// Eight accumulators or more (rows × outputs × unrolled columns) hide the latency of FMA, and with twelve there are
@@ -100,7 +113,7 @@ impl<T: Element, O: Element> Kernel for Share<'_, T, O> {
     }
 }
 
-impl<T: Element, O: Element> Share<'_, T, O> {
+impl<T: Element> Share<'_, T> {
     #[inline(always)]
     unsafe fn outputs<S: Simd, const R: usize, const C: usize, const U: usize>(&self, s: S) {
         let mut j = self.outputs.start;
@@ -126,25 +139,19 @@ impl<T: Element, O: Element> Share<'_, T, O> {
         i: usize,
         j: usize,
     ) {
-        let Gemv {
-            x,
-            w,
-            low,
-            addend,
-            out,
-            row,
-            col,
-            ..
-        } = self.gemv;
+        let Gemv { x, w, low, addend } = self.gemv;
         let mut acc = [[[s.splat(0.0); U]; C]; R];
-        accumulate(s, (*x, i), (*w, j), &mut acc);
-        accumulate(s, (low.0, i), (low.1, j), &mut acc);
+        // A loop whose count is not known to the compiler: the product of low rank would else be compiled apart.
+        let terms = [(*x, *w), *low];
+        for (x, w) in &terms[..if low.1.cols > 0 { 2 } else { 1 }] {
+            accumulate(s, (*x, i), (*w, j), &mut acc);
+        }
         for (i, acc) in (i..x.rows).zip(&acc) {
             for (c, acc) in acc.iter().enumerate() {
                 let joined = acc[1..].iter().fold(acc[0], |a, &b| s.add(a, b));
                 let addend = addend.map_or(0.0, |m| m.data[i * m.row + (j + c) * m.col].widen());
-                let y = O::narrow(s.reduce_add(joined) + addend);
-                *out.get().add(i * row + (j + c) * col) = y;
+                let at = i * self.to.row + (j + c) * self.to.col;
+                *self.to.out.get().add(at) = s.reduce_add(joined) + addend;
             }
         }
     }

@@ -19,9 +19,9 @@ use super::alloc;
 use super::element::Element;
 use super::parallel::Shared;
 use super::simd::MAX_LANES;
-use crate::ops::activation::Act;
+use crate::act::Act;
 use axpy::Axpy;
-use gemv::Gemv;
+use gemv::{Gemv, Output};
 
 /// One product.
 #[derive(Clone, Copy)]
@@ -126,12 +126,9 @@ impl<'a, T: Element> Product<'a, T> {
             w: self.w,
             low,
             addend: self.addend,
-            act: self.act,
-            out: Shared::new(out),
-            row,
-            col,
         };
-        gemv.run()
+        let out = Shared::new(out);
+        gemv.run(self.act, Output { out, row, col })
     }
 }
 

@@ -1,66 +1,80 @@
-//! Sums to results.
+//! The epilogue of products: sums in f32 become outputs, with an addend and an activation, rounded once.
 
+use crate::act::Act;
+use crate::cpu::act::apply_in_place;
 use crate::cpu::element::Element;
 use crate::cpu::simd::{dispatch, Kernel, Simd};
-use crate::ops::activation::{cpu::forward_stretch, Act};
 
-/// `out = act(sums + addend)`
-pub struct Finish<T, O> {
-    pub act: Act,
-    pub narrow: Narrow<T, O>,
+/// `out = act(sums + addend)` for a matrix of sums.
+pub struct Narrow<T, O> {
+    sums: *mut f32,
+    rows: usize,
+    width: usize,
+    /// Where its rows begin, and the elements from row to row; 0 for a bias.
+    addend: Option<(*const T, usize)>,
+    out: *mut O,
+    /// Elements from row to row of the output.
+    stride: usize,
 }
 
-/// Sums that the first cache holds from one pass over them to the next.
-const PIECE: usize = 2048;
+/// Sums that stay in the L1 cache from one pass over them to the next: 8 kB.
+const BLOCK: usize = 2048;
 
-impl<T: Element, O: Element> Finish<T, O> {
-    /// With an activation, the sums are overwritten on the way.
+impl<T: Element, O: Element> Narrow<T, O> {
+    /// `rows` rows of `width` sums, one behind the other; rows of the output are `stride` elements apart.
     ///
     /// # Safety
-    /// The sums have the rows of `narrow`, and so has the output.
-    pub unsafe fn run(self) {
-        let Finish { act, narrow } = self;
-        if act == Act::Identity {
-            return dispatch(narrow);
-        }
-        let width = narrow.width;
-        let most = (PIECE / width).max(1);
-        for i in (0..narrow.rows).step_by(most) {
-            let rows = most.min(narrow.rows - i);
-            let sums = narrow.sums.add(i * width);
-            if let Some((p, row)) = narrow.addend {
-                dispatch(Narrow {
-                    sums,
-                    rows,
-                    width,
-                    addend: Some((p.add(i * row), row)),
-                    out: sums,
-                    stride: width,
-                });
-            }
-            forward_stretch(act, sums, rows * width);
-            dispatch(Narrow::<T, O> {
-                sums,
-                rows,
-                width,
-                addend: None,
-                out: narrow.out.add(i * narrow.stride),
-                stride: narrow.stride,
-            });
+    /// The sums are initialised and valid for writes. The addend has as many elements in as many rows. `out` is valid for
+    /// writes of as many, and nothing else touches these outputs or the sums.
+    pub unsafe fn new(
+        (sums, rows, width): (*mut f32, usize, usize),
+        addend: Option<(*const T, usize)>,
+        out: *mut O,
+        stride: usize,
+    ) -> Self {
+        Narrow {
+            sums,
+            rows,
+            width,
+            addend,
+            out,
+            stride,
         }
     }
-}
 
-/// `out = sums + addend`
-pub struct Narrow<T, O> {
-    pub sums: *mut f32,
-    pub rows: usize,
-    pub width: usize,
-    /// Where its rows begin, and how far apart they are.
-    pub addend: Option<(*const T, usize)>,
-    pub out: *mut O,
-    /// From row to row of the output.
-    pub stride: usize,
+    /// Writes the outputs. With an activation, the sums are overwritten on the way.
+    pub fn run(self, act: Act) {
+        if act == Act::Identity {
+            return dispatch(self);
+        }
+        let Narrow {
+            rows,
+            width,
+            out,
+            stride,
+            ..
+        } = self;
+        let most = (BLOCK / width.max(1)).max(1);
+        for first in (0..rows).step_by(most) {
+            let count = most.min(rows - first);
+            // SAFETY: first + count ≤ rows, so the sums, the addend and the outputs have these rows (see `new`).
+            unsafe {
+                let sums = self.sums.add(first * width);
+                let block = (sums, count, width);
+                if let Some((p, row)) = self.addend {
+                    dispatch(Narrow::new(
+                        block,
+                        Some((p.add(first * row), row)),
+                        sums,
+                        width,
+                    ));
+                }
+                apply_in_place(act, std::slice::from_raw_parts_mut(sums, count * width));
+                let out = out.add(first * stride);
+                dispatch(Narrow::<T, O>::new(block, None, out, stride));
+            }
+        }
+    }
 }
 
 impl<T: Element, O: Element> Kernel for Narrow<T, O> {
@@ -69,7 +83,7 @@ impl<T: Element, O: Element> Kernel for Narrow<T, O> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         for i in 0..self.rows {
-            // SAFETY: the sums have these rows, and so has the output.
+            // SAFETY: i < rows, and j < width: `new` asked for these sums, addends and outputs.
             unsafe {
                 let (from, to) = (self.sums.add(i * self.width), self.out.add(i * self.stride));
                 for j in (0..self.width).step_by(S::LANES) {

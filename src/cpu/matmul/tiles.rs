@@ -1,7 +1,7 @@
 //! Many rows, through the `gemm` crate.
 
 use super::matrix::Matrix;
-use super::narrow::{Finish, Narrow};
+use super::narrow::Narrow;
 use super::Product;
 use crate::cpu::element::Element;
 use crate::cpu::parallel::{self, Shared};
@@ -157,16 +157,7 @@ unsafe fn tile<T: Element, O: Element>(
         );
     }
     let addend = |m: Matrix<T>| (m.as_ptr().add(rows.start * m.row + outputs.start), m.row);
-    let finish = Finish {
-        act: p.act,
-        narrow: Narrow {
-            sums: sums.as_mut_ptr(),
-            rows: rows.len(),
-            width,
-            addend: p.addend.map(addend),
-            out: out.get().add(rows.start * stride + outputs.start),
-            stride,
-        },
-    };
-    finish.run()
+    let out = out.get().add(rows.start * stride + outputs.start);
+    let sums = (sums.as_mut_ptr(), rows.len(), width);
+    Narrow::new(sums, p.addend.map(addend), out, stride).run(p.act)
 }

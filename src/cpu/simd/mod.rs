@@ -11,6 +11,7 @@ mod portable;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+use half::f16;
 use std::sync::OnceLock;
 
 /// One instruction set's vectors. Every method is `inline(always)`, so that it becomes a single
@@ -19,6 +20,10 @@ use std::sync::OnceLock;
 /// Values of these types exist only inside [`dispatch`], i.e. on a CPU that has the instructions.
 pub trait Simd: Copy + Send + Sync + 'static {
     const LANES: usize;
+
+    /// Runs another kernel with this instruction set by a call that is never inlined: for code that many kernels share.
+    fn call<K: Kernel>(self, kernel: K) -> K::Output;
+
     /// `LANES` f32 values.
     type F: Copy;
     /// `LANES` 32-bit integers.
@@ -122,6 +127,37 @@ pub trait Simd: Copy + Send + Sync + 'static {
         self.load_bf16(few(p, n).as_ptr())
     }
 
+    /// Stores the first `n` < `LANES` values.
+    ///
+    /// # Safety
+    /// `p` is valid for writes of `n` values.
+    #[inline(always)]
+    unsafe fn store_few_f32(self, p: *mut f32, n: usize, x: Self::F) {
+        let mut lanes = [0f32; MAX_LANES];
+        self.store_f32(lanes.as_mut_ptr(), x);
+        copy_few(lanes.as_ptr(), p, n);
+    }
+    /// Narrows to f16 and stores the first `n` < `LANES` values.
+    ///
+    /// # Safety
+    /// `p` is valid for writes of `n` values.
+    #[inline(always)]
+    unsafe fn store_few_f16(self, p: *mut u16, n: usize, x: Self::F) {
+        let mut lanes = [0u16; MAX_LANES];
+        self.store_f16(lanes.as_mut_ptr(), x);
+        copy_few(lanes.as_ptr(), p, n);
+    }
+    /// Narrows to bf16 and stores the first `n` < `LANES` values.
+    ///
+    /// # Safety
+    /// `p` is valid for writes of `n` values.
+    #[inline(always)]
+    unsafe fn store_few_bf16(self, p: *mut u16, n: usize, x: Self::F) {
+        let mut lanes = [0u16; MAX_LANES];
+        self.store_bf16(lanes.as_mut_ptr(), x);
+        copy_few(lanes.as_ptr(), p, n);
+    }
+
     #[inline(always)]
     fn abs(self, a: Self::F) -> Self::F {
         self.float(self.and(self.bits(a), self.isplat(i32::MAX)))
@@ -178,12 +214,14 @@ pub trait Simd: Copy + Send + Sync + 'static {
 /// The widest vector of any instruction set here.
 pub const MAX_LANES: usize = 16;
 
-/// Copies `n` < 16 values in pieces of fixed sizes: a copy of any length would be a call.
+/// Copies `n` < 16 values in pieces of fixed sizes, sooner than `memcpy` would choose its way. Compiled once, not at the end
+/// of every loop of every kernel.
 ///
 /// # Safety
 /// `from` is valid for reads, `to` for writes of `n` values, and they don't overlap.
-#[inline(always)]
-pub unsafe fn copy_few<T: Copy>(mut from: *const T, mut to: *mut T, n: usize) {
+#[cold]
+#[inline(never)]
+unsafe fn copy_few<T: Copy>(mut from: *const T, mut to: *mut T, n: usize) {
     macro_rules! piece {
         ($len:literal) => {
             if n & $len != 0 {
@@ -221,8 +259,12 @@ pub enum Isa {
     Avx2,
     #[cfg(target_arch = "aarch64")]
     Neon,
-    /// For CPUs without the others, and for tests. AArch64 always has NEON.
-    #[cfg(any(test, not(target_arch = "aarch64")))]
+    /// One lane of plain Rust, for x86-64 CPUs without AVX2. Four lanes would be faster there, but every kernel would be
+    /// compiled for them too: half of this crate's code, for CPUs from before 2013.
+    #[cfg(target_arch = "x86_64")]
+    Scalar,
+    /// Four lanes of plain Rust, for architectures without vectors here, and for tests.
+    #[cfg(any(test, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
     Portable,
 }
 
@@ -235,15 +277,19 @@ impl Isa {
                 && is_x86_feature_detected!("fma")
                 && is_x86_feature_detected!("f16c");
             let avx512 = avx2 && is_x86_feature_detected!("avx512f");
-            [(avx512, Isa::Avx512), (avx2, Isa::Avx2)]
+            [
+                (avx512, Isa::Avx512),
+                (avx2, Isa::Avx2),
+                (true, Isa::Scalar),
+            ]
         };
         #[cfg(target_arch = "aarch64")]
         let native = [(true, Isa::Neon)];
         #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         let native = [];
-        #[cfg(any(test, not(target_arch = "aarch64")))]
+        #[cfg(any(test, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
         let portable = Some(Isa::Portable);
-        #[cfg(not(any(test, not(target_arch = "aarch64"))))]
+        #[cfg(not(any(test, not(any(target_arch = "x86_64", target_arch = "aarch64")))))]
         let portable = None;
         let here = native.into_iter().filter(|(here, _)| *here);
         here.map(|(_, isa)| isa).chain(portable).collect()
@@ -262,8 +308,10 @@ impl Isa {
             Isa::Avx2 => x86::run_avx2(kernel),
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => kernel.run(neon::Neon),
-            #[cfg(any(test, not(target_arch = "aarch64")))]
-            Isa::Portable => kernel.run(portable::Portable),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Scalar => portable::run::<K, 1>(kernel),
+            #[cfg(any(test, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+            Isa::Portable => portable::run::<K, 4>(kernel),
         }
     }
 }
@@ -271,13 +319,29 @@ impl Isa {
 /// Runs the kernel with the best instruction set of this machine.
 #[inline]
 pub fn dispatch<K: Kernel>(kernel: K) -> K::Output {
-    static BEST: OnceLock<Isa> = OnceLock::new();
-    let isa = *BEST.get_or_init(|| Isa::available()[0]);
-    // SAFETY: `isa` was detected on this machine.
-    unsafe { isa.run(kernel) }
+    // SAFETY: `best` was detected on this machine.
+    unsafe { best().run(kernel) }
 }
 
-/// Brings what is at `p`, if anything is, into the first cache.
+/// Apart from [`dispatch`], so that it is compiled once.
+fn best() -> Isa {
+    static BEST: OnceLock<Isa> = OnceLock::new();
+    *BEST.get_or_init(|| Isa::available()[0])
+}
+
+/// Never inlined: `half` looks for the instruction each time, and has a long way without it.
+#[inline(never)]
+pub fn widen_f16(x: f16) -> f32 {
+    x.to_f32()
+}
+
+/// Never inlined, as [`widen_f16`].
+#[inline(never)]
+pub fn narrow_f16(x: f32) -> f16 {
+    f16::from_f32(x)
+}
+
+/// Brings the memory at `p` into the L1 cache, if there is memory.
 #[inline(always)]
 pub fn prefetch<T>(p: *const T) {
     #[cfg(target_arch = "x86_64")]

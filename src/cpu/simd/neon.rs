@@ -1,11 +1,16 @@
 //! NEON, the baseline of every AArch64 CPU.
 
-use super::Simd;
+use super::{Kernel, Simd};
 use core::arch::aarch64::*;
 use core::arch::asm;
 
 #[derive(Clone, Copy)]
 pub struct Neon;
+
+#[inline(never)]
+fn call<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run(Neon)
+}
 
 /// Stamps trait methods that are one intrinsic each.
 macro_rules! intrinsics {
@@ -23,6 +28,11 @@ impl Simd for Neon {
     type F = float32x4_t;
     type I = int32x4_t;
     type M = uint32x4_t;
+
+    #[inline(always)]
+    fn call<K: Kernel>(self, kernel: K) -> K::Output {
+        call(kernel)
+    }
 
     intrinsics! {
         splat(x: f32) -> float32x4_t = vdupq_n_f32(x);

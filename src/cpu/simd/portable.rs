@@ -1,13 +1,18 @@
-//! Plain Rust over four lanes, which LLVM turns into whatever vectors the target has.
+//! Plain Rust over N lanes, which LLVM turns into the vectors that the target has.
 
-use super::Simd;
+use super::{narrow_f16, widen_f16, Kernel, Simd};
 use half::{bf16, f16};
 use std::array::from_fn;
 
 #[derive(Clone, Copy)]
-pub struct Portable;
+pub struct Portable<const N: usize>;
 
-const N: usize = 4;
+/// Never inlined, so that it stays out of the way of the faster instruction sets.
+#[cold]
+#[inline(never)]
+pub fn run<K: Kernel, const N: usize>(kernel: K) -> K::Output {
+    kernel.run(Portable::<N>)
+}
 
 /// Stamps lane-wise trait methods.
 macro_rules! lanes {
@@ -19,11 +24,16 @@ macro_rules! lanes {
     )*};
 }
 
-impl Simd for Portable {
+impl<const N: usize> Simd for Portable<N> {
     const LANES: usize = N;
     type F = [f32; N];
     type I = [i32; N];
     type M = [bool; N];
+
+    #[inline(always)]
+    fn call<K: Kernel>(self, kernel: K) -> K::Output {
+        run::<K, N>(kernel)
+    }
 
     lanes! {
         add(a: f32, b: f32) -> f32 = a + b;
@@ -75,11 +85,11 @@ impl Simd for Portable {
     #[inline(always)]
     unsafe fn load_f16(self, p: *const u16) -> [f32; N] {
         let bits = p.cast::<[u16; N]>().read_unaligned();
-        bits.map(|b| f16::from_bits(b).to_f32())
+        bits.map(|b| widen_f16(f16::from_bits(b)))
     }
     #[inline(always)]
     unsafe fn store_f16(self, p: *mut u16, x: [f32; N]) {
-        let bits = x.map(|x| f16::from_f32(x).to_bits());
+        let bits = x.map(|x| narrow_f16(x).to_bits());
         p.cast::<[u16; N]>().write_unaligned(bits)
     }
     #[inline(always)]

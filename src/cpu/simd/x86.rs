@@ -17,6 +17,22 @@ pub unsafe fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
     kernel.run(Avx512(()))
 }
 
+/// # Safety
+/// As for [`run_avx2`].
+#[inline(never)]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn call_avx2<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run(Avx2(()))
+}
+
+/// # Safety
+/// As for [`run_avx512`].
+#[inline(never)]
+#[target_feature(enable = "avx512f,avx2,fma,f16c")]
+unsafe fn call_avx512<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run(Avx512(()))
+}
+
 #[derive(Clone, Copy)]
 pub struct Avx2(());
 
@@ -34,12 +50,13 @@ macro_rules! intrinsics {
     )*};
 }
 
-/// The first `n` < 8 of 16-bit values, put together in registers: a vector load of what scalars have just
-/// stored would wait for them.
+/// The first `n` < 8 of 16-bit values, put together in registers: a vector load of memory that narrower stores have just
+/// written would wait for them. Compiled once, not at the end of every loop of every kernel.
 ///
 /// # Safety
 /// `p` is valid for reads of `n` values.
-#[inline(always)]
+#[cold]
+#[inline(never)]
 unsafe fn few_u16(p: *const u16, n: usize) -> __m128i {
     let (mut low, mut high) = (0, 0);
     if n >= 4 {
@@ -70,6 +87,12 @@ impl Simd for Avx2 {
     type F = __m256;
     type I = __m256i;
     type M = __m256;
+
+    #[inline(always)]
+    fn call<K: Kernel>(self, kernel: K) -> K::Output {
+        // SAFETY: a token exists only on a CPU that has the instructions.
+        unsafe { call_avx2(kernel) }
+    }
 
     intrinsics! {
         splat(x: f32) -> __m256 = _mm256_set1_ps(x);
@@ -127,6 +150,11 @@ impl Simd for Avx2 {
         _mm256_storeu_ps(p, x)
     }
     #[inline(always)]
+    unsafe fn store_few_f32(self, p: *mut f32, n: usize, x: __m256) {
+        let ids = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+        _mm256_maskstore_ps(p, _mm256_cmpgt_epi32(_mm256_set1_epi32(n as i32), ids), x)
+    }
+    #[inline(always)]
     unsafe fn load_f16(self, p: *const u16) -> __m256 {
         _mm256_cvtph_ps(_mm_loadu_si128(p.cast()))
     }
@@ -180,11 +208,33 @@ impl Simd for Avx2 {
     }
 }
 
+/// The bits of each lane as a bf16, rounded to nearest even; a NaN stays a NaN.
+///
+/// # Safety
+/// The CPU has AVX-512F.
+#[inline(always)]
+unsafe fn bf16_of(x: __m512) -> __m512i {
+    let bits = _mm512_castps_si512(x);
+    let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+    let bias = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
+    let rounded = _mm512_add_epi32(bits, bias);
+    // Rounding could carry a NaN's payload into infinity: keep it, made quiet.
+    let quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x0040_0000));
+    let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x);
+    _mm512_srli_epi32::<16>(_mm512_mask_blend_epi32(nan, rounded, quiet))
+}
+
 impl Simd for Avx512 {
     const LANES: usize = 16;
     type F = __m512;
     type I = __m512i;
     type M = __mmask16;
+
+    #[inline(always)]
+    fn call<K: Kernel>(self, kernel: K) -> K::Output {
+        // SAFETY: a token exists only on a CPU that has the instructions.
+        unsafe { call_avx512(kernel) }
+    }
 
     intrinsics! {
         splat(x: f32) -> __m512 = _mm512_set1_ps(x);
@@ -244,6 +294,19 @@ impl Simd for Avx512 {
         _mm512_storeu_ps(p, x)
     }
     #[inline(always)]
+    unsafe fn store_few_f32(self, p: *mut f32, n: usize, x: __m512) {
+        _mm512_mask_storeu_ps(p, (1 << n) - 1, x)
+    }
+    #[inline(always)]
+    unsafe fn store_few_f16(self, p: *mut u16, n: usize, x: __m512) {
+        let bits = _mm512_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(x);
+        _mm512_mask_cvtepi32_storeu_epi16(p.cast(), (1 << n) - 1, _mm512_cvtepu16_epi32(bits))
+    }
+    #[inline(always)]
+    unsafe fn store_few_bf16(self, p: *mut u16, n: usize, x: __m512) {
+        _mm512_mask_cvtepi32_storeu_epi16(p.cast(), (1 << n) - 1, bf16_of(x))
+    }
+    #[inline(always)]
     unsafe fn load_f16(self, p: *const u16) -> __m512 {
         _mm512_cvtph_ps(_mm256_loadu_si256(p.cast()))
     }
@@ -261,15 +324,7 @@ impl Simd for Avx512 {
     }
     #[inline(always)]
     unsafe fn store_bf16(self, p: *mut u16, x: __m512) {
-        let bits = _mm512_castps_si512(x);
-        let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
-        let bias = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
-        let rounded = _mm512_add_epi32(bits, bias);
-        // Rounding could carry a NaN's payload into infinity: keep it, made quiet.
-        let quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x0040_0000));
-        let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x);
-        let picked = _mm512_srli_epi32::<16>(_mm512_mask_blend_epi32(nan, rounded, quiet));
-        _mm256_storeu_si256(p.cast(), _mm512_cvtepi32_epi16(picked))
+        _mm256_storeu_si256(p.cast(), _mm512_cvtepi32_epi16(bf16_of(x)))
     }
     #[inline(always)]
     unsafe fn load_u8(self, p: *const u8) -> __m512i {

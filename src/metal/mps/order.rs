@@ -1,4 +1,4 @@
-//! Which steps of a visit must wait for those before.
+//! Which steps of a session must wait for those before.
 
 use std::ops::Range;
 

@@ -1,12 +1,12 @@
-//! When Metal Performance Shaders are worth a visit, and how a product is cut for them.
+//! When Metal Performance Shaders are worth a session, and how a product is cut for them.
 //!
 //! Everything here is arithmetic on sizes, so that it can be tested on any machine.
 
 use candle_core::DType;
 
-/// Multiply-adds from which on a visit pays.
+/// Multiply-adds from which on a session pays.
 ///
-/// A visit waits for the GPU twice, for 1 to 2 ms each time. A product of 2048³ takes about 2 ms at the 8 TFLOPS of an
+/// A session waits for the GPU twice, for 1 to 2 ms each time. A product of 2048³ takes about 2 ms at the 8 TFLOPS of an
 /// M2 Max (Metal.jl#829), one of 4096³ about 16 ms, where the waits are a matter of a fifth.
 const PAYS_FROM: u128 = 4096 * 4096 * 4096;
 /// Fewer rows or columns are bound by memory, where no GEMM is better than another.

@@ -1,15 +1,17 @@
-//! The convolution of images, which keeps what it makes of its weight and takes in a norm.
+//! The convolution of images. It keeps the transform of its weight, and a batch norm can be folded into it.
 
 use crate::check;
+use crate::nn::activation::IntoAct;
 use crate::ops::{conv2d::Conv2d as Op, Act, ConvAlgo};
 use candle_core::{DType, Module, Result, Tensor};
 use candle_nn::{BatchNorm, Conv2dConfig};
 
 /// A convolution of `[batch, channels, height, width]`.
 ///
-/// On the CPU it keeps what it makes of a weight without gradient, for itself and its clones: five times the weight in
-/// f32, for kernels of 3 by 3 on images large enough. That is of no more use once
-/// the weight is overwritten, by a variable that it was detached from. The config's `cudnn_fwd_algo` isn't used.
+/// On the CPU, a layer whose weight needs no gradient keeps the Winograd transform of the weight for the next call, for itself
+/// and its clones. It takes five times the memory of the weight in f32, and is made for kernels of 3 by 3 on images large
+/// enough. If the weight is overwritten (through a variable that it was detached from), the transform is made again. The
+/// config's `cudnn_fwd_algo` isn't used.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -35,10 +37,10 @@ pub struct Conv2d {
 impl Conv2d {
     pub fn new(weight: Tensor, bias: Option<Tensor>, config: Conv2dConfig) -> Self {
         let op = Op::new(config, Act::Identity, ConvAlgo::Auto);
-        // An optimiser's step overwrites a variable.
+        // A weight that is trained changes with every step: a cache would never be of use.
         let op = match weight.track_op() {
             true => op,
-            false => op.preparing(),
+            false => op.with_weight_cache(),
         };
         Self {
             weight,
@@ -48,13 +50,15 @@ impl Conv2d {
         }
     }
 
-    /// The same layer, followed by an activation.
-    pub fn with_act(mut self, act: Act) -> Self {
-        self.op.act = act;
-        self
+    /// The same layer, followed by an activation: an [`Act`], or a stock `Activation`, for which it returns a `Result`.
+    pub fn with_act<A: IntoAct>(mut self, act: A) -> A::Out<Self> {
+        act.with(|act| {
+            self.op.act = act;
+            self
+        })
     }
 
-    /// The same layer, computed by a certain algorithm.
+    /// The same layer, computed by the given algorithm.
     pub fn with_algo(mut self, algo: ConvAlgo) -> Self {
         self.op.algo = algo;
         self
@@ -80,17 +84,17 @@ impl Conv2d {
         self.op.algo
     }
 
-    /// This layer and the norm that follows it, as one layer for inference: a constant that gets no gradient. An
-    /// activation that follows the norm is added afterwards, by [`Conv2d::with_act`].
+    /// This layer and the batch norm that follows it, as one layer for inference. Its weight and bias get no gradients. If an
+    /// activation follows the norm, add it to the result by [`Conv2d::with_act`].
     pub fn fold_batch_norm(&self, norm: &BatchNorm) -> Result<Self> {
         let Self { weight, bias, .. } = self.absorb_bn(norm)?;
         let bias = bias.map(|bias| bias.detach());
         Ok(Self::new(weight.detach(), bias, self.config).with_algo(self.op.algo))
     }
 
-    /// [`Conv2d::fold_batch_norm`] with gradients to the variables of both.
+    /// [`Conv2d::fold_batch_norm`] with gradients to the variables of both layers.
     ///
-    /// The norm in evaluation is `(z − mean) · s + beta` of each channel, with `s = gamma / √(var + eps)`. The weight
+    /// In evaluation the norm is `(z − mean) · s + beta` for each channel, with `s = gamma / √(var + eps)`. The weight
     /// becomes `w · s`, the bias `(bias − mean) · s + beta`, computed in f32 and rounded once.
     pub fn absorb_bn(&self, bn: &BatchNorm) -> Result<Self> {
         self.check_norm(bn)?;
@@ -122,9 +126,13 @@ impl Conv2d {
         let message = match self.op.act {
             Act::Identity if outputs == channels => return Ok(()),
             Act::Identity => {
-                format!("the norm has {channels} channels, {outputs} accepted as the convolution's")
+                format!(
+                    "got a norm of {channels} channels, expected the {outputs} of the convolution"
+                )
             }
-            act => format!("{act:?} stands before the norm, with_act is accepted after it"),
+            act => {
+                format!("got a layer with {act:?} before the norm, expected with_act after folding")
+            }
         };
         Err(check::error("Conv2d::fold_batch_norm", message))
     }

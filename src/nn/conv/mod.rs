@@ -1,5 +1,5 @@
-//! [`candle_nn::conv`] on fused kernels: the bias, and an activation if there is one, are added where the convolution's
-//! sums are, and gradients reach input, weight and bias at every stride, dilation and number of groups.
+//! [`candle_nn::conv`] on fused kernels: the bias and an optional activation are applied before a result is written, and
+//! input, weight and bias get gradients at every stride, dilation and number of groups.
 
 mod conv2d;
 
@@ -8,11 +8,12 @@ pub use candle_nn::conv::{
 };
 pub use conv2d::Conv2d;
 
+use crate::nn::activation::IntoAct;
 use crate::ops::{self, Act};
 use candle_core::{Module, Result, Tensor};
 use candle_nn::VarBuilder;
 
-/// A layer that is one op of a weight, a bias and a config.
+/// A layer with a weight, a bias and a config, whose forward is the function `$op`.
 macro_rules! layer {
     ($(#[$doc:meta])* $layer:ident, $config:ident, $op:path) => {
         $(#[$doc])*
@@ -34,9 +35,10 @@ macro_rules! layer {
                 }
             }
 
-            /// The same layer, followed by an activation.
-            pub fn with_act(self, act: Act) -> Self {
-                Self { act, ..self }
+            /// The same layer, followed by an activation: an [`Act`], or a stock `Activation`, for which it returns a
+            /// `Result`.
+            pub fn with_act<A: IntoAct>(self, act: A) -> A::Out<Self> {
+                act.with(|act| Self { act, ..self })
             }
 
             pub fn config(&self) -> &$config {
@@ -93,7 +95,7 @@ layer!(
     ops::conv_transpose2d
 );
 
-/// `candle_nn`'s functions, whose variables and initial values these have.
+/// Constructors with `candle_nn`'s names, variables and initial values.
 macro_rules! functions {
     ($($function:ident($config:ident) -> $layer:ident, $variables:literal;)*) => {$(
         #[doc = concat!("A [`", stringify!($layer), "`] with the ", $variables, " of `vb`.")]

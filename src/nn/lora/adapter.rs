@@ -1,12 +1,12 @@
 //! One adapter: A, B and, with DoRA, the magnitude.
 
-use super::site::{Kind, Site};
+use super::frozen_base::{FrozenBase, Kind};
 use super::LoraConfig;
-use crate::ops::lora::Dropout;
+use crate::ops::lora::AdapterDropout;
 use candle_core::{DType, Result, Tensor, Var};
 use candle_nn::{Init, VarBuilder};
 
-/// The variables of one adapter, in PEFT's orientation, and how they are used.
+/// The variables of one adapter, in PEFT's orientation, and its configuration.
 ///
 /// | layer | A | B | magnitude |
 /// |---|---|---|---|
@@ -25,25 +25,26 @@ impl LoraAdapter {
     /// The variables come from `vb` under PEFT's names. One that isn't there yet starts so that the layer's output is
     /// the base's: B zero (an embedding's A), the other one random, the magnitude the weight's own.
     pub(super) fn new(
-        site: &Site,
+        base: &FrozenBase,
         squares: impl FnOnce() -> Result<Tensor>,
         name: &str,
         config: &LoraConfig,
         vb: &VarBuilder,
     ) -> Result<Self> {
-        site.check(config)?;
-        if !vb.device().same_device(&site.device()) {
-            let (given, base) = (vb.device().location(), site.device().location());
+        base.check(config)?;
+        let device = base.weight.device();
+        if !vb.device().same_device(&device) {
+            let (got, expected) = (vb.device().location(), device.location());
             let message =
-                format!("the VarBuilder's device is {given:?}, the weight's {base:?} is accepted");
-            return Err(site.error(message));
+                format!("got a VarBuilder on {got:?}, expected the weight's {expected:?}");
+            return Err(base.error(message));
         }
-        let [a_dims, b_dims, magnitude_dims] = site.adapter_dims(config.rank);
-        let [a, b, magnitude] = local_names(site.kind, name);
+        let [a_dims, b_dims, magnitude_dims] = base.adapter_dims(config.rank);
+        let [a, b, magnitude] = local_names(base.kind, name);
         let fan_in = a_dims[1..].iter().product::<usize>() as f64;
         // Kaiming-uniform with a = √5, as PEFT has it: √(6 / ((1 + a²)·fan_in)).
         let bound = fan_in.powf(-0.5);
-        let (a_init, b_init) = match site.kind {
+        let (a_init, b_init) = match base.kind {
             Kind::Embedding => (
                 Init::Const(0.),
                 Init::Randn {
@@ -85,18 +86,22 @@ impl LoraAdapter {
         })
     }
 
+    /// Its rank, scale and so on.
     pub fn config(&self) -> &LoraConfig {
         &self.config
     }
 
+    /// The first factor, which x is multiplied by.
     pub fn a(&self) -> &Var {
         &self.a
     }
 
+    /// The second factor.
     pub fn b(&self) -> &Var {
         &self.b
     }
 
+    /// DoRA's magnitude of each output.
     pub fn magnitude(&self) -> Option<&Var> {
         self.magnitude.as_ref()
     }
@@ -116,9 +121,13 @@ impl LoraAdapter {
         Ok((self.a.to_dtype(dtype)?, self.b.to_dtype(dtype)?))
     }
 
-    pub(super) fn dropout(&self, seed: impl FnOnce() -> u64, train: bool) -> Option<Dropout> {
+    pub(super) fn dropout(
+        &self,
+        seed: impl FnOnce() -> u64,
+        train: bool,
+    ) -> Option<AdapterDropout> {
         let p = self.config.dropout;
-        (train && p > 0.0).then(|| Dropout { p, seed: seed() })
+        (train && p > 0.0).then(|| AdapterDropout { p, seed: seed() })
     }
 }
 

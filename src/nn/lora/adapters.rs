@@ -1,15 +1,17 @@
-//! The named adapters of one layer, which of them is in use, and whether it is merged.
+//! The named adapters of one layer: which of them is active, and whether it is merged.
 
-use super::site::{Kind, Site, Weight};
+use super::frozen_base::{FrozenBase, Kind};
 use super::{LoraAdapter, LoraConfig};
 use crate::nn::ops::fresh_seed;
+use crate::ops::FrozenWeight;
 use candle_core::{Result, Tensor, Var};
 use candle_nn::VarBuilder;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// The adapters of a layer. The three layers dereference to it.
+/// The adapters of a layer: what the `adapters()` of [`LoraLinear`](super::LoraLinear),
+/// [`LoraEmbedding`](super::LoraEmbedding) and [`LoraConv2d`](super::LoraConv2d) give.
 ///
 /// One adapter is active; the first to be added is, until [`set_adapter`](Self::set_adapter) says otherwise. Without an
 /// active adapter, and while [`disable`](Self::disable)d, the layer is its frozen base. A clone shares all of this with
@@ -19,7 +21,7 @@ pub struct Adapters(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    site: Site,
+    base: FrozenBase,
     squares: OnceLock<Tensor>,
     seed: AtomicU64,
     state: RwLock<State>,
@@ -33,7 +35,7 @@ struct State {
     merged: Option<Tensor>,
 }
 
-/// What a forward pass runs.
+/// What a forward pass computes: the frozen base, the merged weight, or the base with an adapter.
 pub(super) enum Run {
     Base,
     Merged(Tensor),
@@ -41,7 +43,7 @@ pub(super) enum Run {
 }
 
 impl Adapters {
-    pub(super) fn new(site: Site) -> Self {
+    pub(super) fn new(base: FrozenBase) -> Self {
         let state = State {
             adapters: BTreeMap::new(),
             active: None,
@@ -49,7 +51,7 @@ impl Adapters {
             merged: None,
         };
         Adapters(Arc::new(Shared {
-            site,
+            base,
             squares: OnceLock::new(),
             seed: AtomicU64::new(fresh_seed()),
             state: RwLock::new(state),
@@ -61,20 +63,20 @@ impl Adapters {
     /// They may have another dtype than the layer, and are converted to its input's at each call.
     pub fn add_adapter(&self, name: &str, config: &LoraConfig, vb: VarBuilder) -> Result<()> {
         if name.is_empty() || name.contains('.') {
-            let message = format!("adapter name {name:?} given, one without dots accepted");
+            let message = format!("got the adapter name {name:?}, expected one without dots");
             return Err(self.error(message));
         }
         if self.adapter(name).is_some() {
             return Err(self.error(format!("there is an adapter {name:?} already")));
         }
-        let adapter = LoraAdapter::new(&self.0.site, || self.squares(), name, config, &vb)?;
+        let adapter = LoraAdapter::new(&self.0.base, || self.squares(), name, config, &vb)?;
         let mut state = self.write();
         state.adapters.insert(name.to_string(), Arc::new(adapter));
         state.active.get_or_insert_with(|| name.to_string());
         Ok(())
     }
 
-    /// Takes an adapter away. The first of those that are left becomes active if it was.
+    /// Removes an adapter. If it was active, the first of the remaining ones becomes active.
     pub fn remove_adapter(&self, name: &str) -> Result<()> {
         let mut state = self.write();
         let active = state.active.as_deref() == Some(name);
@@ -100,7 +102,7 @@ impl Adapters {
         self.activate(Some(name))
     }
 
-    /// The same, or no adapter at all.
+    /// Makes this adapter, or none, the active one.
     pub(super) fn activate(&self, name: Option<&str>) -> Result<()> {
         let mut state = self.write();
         if state.merged.is_some() && state.active.as_deref() != name {
@@ -120,10 +122,12 @@ impl Adapters {
         self.read().active.clone()
     }
 
+    /// The names of all adapters, sorted.
     pub fn adapter_names(&self) -> Vec<String> {
         self.read().adapters.keys().cloned().collect()
     }
 
+    /// The adapter of this name, if there is one.
     pub fn adapter(&self, name: &str) -> Option<Arc<LoraAdapter>> {
         self.read().adapters.get(name).cloned()
     }
@@ -148,15 +152,16 @@ impl Adapters {
         self.write().enabled = false;
     }
 
+    /// Whether the active adapter takes part.
     pub fn is_enabled(&self) -> bool {
         self.read().enabled
     }
 
-    /// Adds the active adapter to a copy of the weight, with which the layer runs as a plain frozen one. What is trained
-    /// later has no effect until the next `merge`.
+    /// Adds the active adapter to a copy of the weight; the layer then runs as a plain frozen one. Training the adapter
+    /// has no effect until the next `merge`. Loading other values from a file merges again.
     ///
-    /// The weight itself is kept, so that [`unmerge`](Self::unmerge) restores it bit for bit. A layer's `to_stock` gives
-    /// a stock layer that holds the merged weight alone.
+    /// The weight itself is kept: [`unmerge`](Self::unmerge) restores it bit for bit. A layer's `to_stock` returns a
+    /// stock layer that holds the merged weight alone.
     pub fn merge(&self) -> Result<()> {
         let merged = self.merged_weight()?;
         self.write().merged = Some(merged);
@@ -168,6 +173,19 @@ impl Adapters {
         self.write().merged = None;
     }
 
+    /// After the variables of this adapter have been replaced: where it is merged, merges it again.
+    pub(super) fn refresh(&self, name: &str) -> Result<()> {
+        let merged = {
+            let state = self.read();
+            state.merged.is_some() && state.active.as_deref() == Some(name)
+        };
+        match merged {
+            true => self.merge(),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether the active adapter is merged.
     pub fn is_merged(&self) -> bool {
         self.read().merged.is_some()
     }
@@ -178,7 +196,7 @@ impl Adapters {
         self.0.seed.store(seed, Ordering::Relaxed);
     }
 
-    /// What [`merge`](Self::merge) makes of the weight.
+    /// The weight with the active adapter added, as [`merge`](Self::merge) uses it.
     pub fn merged_weight(&self) -> Result<Tensor> {
         let active = self.active_adapter();
         let Some(adapter) = active.and_then(|name| self.adapter(&name)) else {
@@ -186,29 +204,29 @@ impl Adapters {
             return Err(self.error(format!("no active adapter to merge, there are {known:?}")));
         };
         let factor = self.magnitude_factor(&adapter)?.map(|f| f.detach());
-        self.0.site.merged(&adapter, factor.as_ref())
+        self.0.base.merged(&adapter, factor.as_ref())
     }
 
     /// The frozen weight, unless it is quantised.
     pub fn weight(&self) -> Option<&Tensor> {
-        match &self.0.site.weight {
-            Weight::Plain(w) => Some(w),
-            Weight::Quantized(_) | Weight::Packed(_) => None,
+        match &self.0.base.weight {
+            FrozenWeight::Dense(w) => Some(w),
+            _ => None,
         }
     }
 
     /// The layer's kind.
     pub fn kind(&self) -> Kind {
-        self.0.site.kind
+        self.0.base.kind
     }
 
     /// The layer's path in its model, or "".
     pub fn name(&self) -> &str {
-        &self.0.site.name
+        &self.0.base.name
     }
 
-    pub(super) fn site(&self) -> &Site {
-        &self.0.site
+    pub(super) fn base(&self) -> &FrozenBase {
+        &self.0.base
     }
 
     pub(super) fn run(&self) -> Run {
@@ -234,7 +252,7 @@ impl Adapters {
         let Some(magnitude) = adapter.magnitude() else {
             return Ok(None);
         };
-        let norms = self.0.site.norms(&self.squares()?, adapter)?;
+        let norms = self.0.base.norms(&self.squares()?, adapter)?;
         // Rounded as the magnitude is, so that the factor starts at exactly 1.
         let dtype = norms.dtype();
         let norms = norms.to_dtype(magnitude.dtype())?.to_dtype(dtype)?;
@@ -247,20 +265,22 @@ impl Adapters {
         if let Some(squares) = self.0.squares.get() {
             return Ok(squares.clone());
         }
-        let squares = self.0.site.squares()?;
+        let squares = self.0.base.squares()?;
         Ok(self.0.squares.get_or_init(|| squares).clone())
     }
 
     fn unknown(&self, name: &str) -> candle_core::Error {
         let known = self.adapter_names();
-        self.error(format!("unknown adapter {name:?}, {known:?} accepted"))
+        self.error(format!(
+            "got the unknown adapter {name:?}, expected one of {known:?}"
+        ))
     }
 
     fn error(&self, message: impl std::fmt::Display) -> candle_core::Error {
-        self.0.site.error(message)
+        self.0.base.error(message)
     }
 
-    // A panic elsewhere leaves the state whole: it is only ever assigned to.
+    // A lock that a panic has poisoned is taken all the same: no code leaves the state half changed.
 
     fn read(&self) -> RwLockReadGuard<'_, State> {
         self.0.state.read().unwrap_or_else(PoisonError::into_inner)
@@ -270,3 +290,31 @@ impl Adapters {
         self.0.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+/// The methods of the layers that have a field `adapters`.
+macro_rules! adapted_layer {
+    ($layer:ty) => {
+        impl $layer {
+            /// The layer's adapters: to add, choose, enable, merge and inspect them.
+            pub fn adapters(&self) -> &Adapters {
+                &self.adapters
+            }
+
+            /// The variables of all adapters, for an optimizer.
+            pub fn adapter_vars(&self) -> Vec<candle_core::Var> {
+                self.adapters.adapter_vars()
+            }
+
+            /// Runs with the active adapter added to a copy of the weight: see [`Adapters::merge`].
+            pub fn merge(&self) -> Result<()> {
+                self.adapters.merge()
+            }
+
+            /// Goes back to the original weight with the adapter beside it.
+            pub fn unmerge(&self) {
+                self.adapters.unmerge()
+            }
+        }
+    };
+}
+pub(super) use adapted_layer;

@@ -19,8 +19,9 @@ const NAME: &str = "LoraBuilder";
 
 /// A `VarBuilder` whose layers have an adapter where their path is a target, and are frozen elsewhere.
 ///
-/// A model that is written with `candle_nn`'s functions takes it by its `use` lines: [`linear`](super::linear()),
-/// [`embedding`](super::embedding()) and the others have their names and arguments here. [`vb`](Self::vb) serves all other layers.
+/// A model that is written with `candle_nn`'s functions changes its `use` lines: [`linear`](super::linear()),
+/// [`embedding`](super::embedding()) and the others have the same names and arguments here. [`vb`](Self::vb) returns the
+/// `VarBuilder` for all other layers.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -70,8 +71,15 @@ pub struct LoraBuilder<'a> {
 struct Shared {
     entry: Entry,
     matcher: Matcher,
-    source: Option<(Format, PathBuf)>,
+    source: Option<Source>,
     layers: Mutex<Vec<Adapters>>,
+}
+
+/// The files that the adapter's values come from.
+struct Source {
+    format: Format,
+    dir: PathBuf,
+    tensors: Tensors,
 }
 
 impl<'a> LoraBuilder<'a> {
@@ -85,7 +93,7 @@ impl<'a> LoraBuilder<'a> {
         Self::from_config(vb, PeftConfig::new(config, targets.into()))
     }
 
-    /// The same with all that PEFT's config can say, such as ranks that differ between modules.
+    /// As [`new`](Self::new), with a whole PEFT config, which can for example set the ranks of single modules.
     pub fn from_config(vb: VarBuilder<'a>, config: PeftConfig) -> Result<Self> {
         let entry = Entry {
             peft: config,
@@ -99,7 +107,7 @@ impl<'a> LoraBuilder<'a> {
         Self::from_dir(vb, Format::Peft, dir.as_ref())
     }
 
-    /// The same with an adapter that mlx-lm wrote.
+    /// As [`from_peft`](Self::from_peft), with an adapter that mlx-lm wrote.
     pub fn from_mlx(vb: VarBuilder<'a>, dir: impl AsRef<Path>) -> Result<Self> {
         Self::from_dir(vb, Format::MlxLm, dir.as_ref())
     }
@@ -107,14 +115,20 @@ impl<'a> LoraBuilder<'a> {
     fn from_dir(vb: VarBuilder<'a>, format: Format, dir: &Path) -> Result<Self> {
         let tensors: Tensors = format.read_tensors(dir)?;
         let entry = Entry::read(format, dir, &tensors)?;
-        let source = Some((format, dir.to_path_buf()));
-        Self::make(vb, entry, source, common_dtype(&tensors))
+        let dtype = common_dtype(&tensors);
+        let dir = dir.to_path_buf();
+        let source = Source {
+            format,
+            dir,
+            tensors,
+        };
+        Self::make(vb, entry, Some(source), dtype)
     }
 
     fn make(
         vb: VarBuilder<'a>,
         entry: Entry,
-        source: Option<(Format, PathBuf)>,
+        source: Option<Source>,
         dtype: Option<DType>,
     ) -> Result<Self> {
         let default = match vb.dtype() {
@@ -160,19 +174,22 @@ impl<'a> LoraBuilder<'a> {
         self.vb.clone()
     }
 
+    /// The path.
     pub fn prefix(&self) -> String {
         self.vb.prefix()
     }
 
+    /// The device of the layers.
     pub fn device(&self) -> &Device {
         self.vb.device()
     }
 
+    /// The dtype of the layers.
     pub fn dtype(&self) -> DType {
         self.vb.dtype()
     }
 
-    /// Ends the building. An error if a target matched no module, or if the files of [`from_peft`](Self::from_peft) don't
+    /// Finishes building. An error if a target matched no module, or if the files of [`from_peft`](Self::from_peft) don't
     /// fit the model.
     pub fn finish(&self) -> Result<LoraModel> {
         let layers = self.layers().clone();
@@ -186,7 +203,7 @@ impl<'a> LoraBuilder<'a> {
             .iter()
             .map(|l| (l.name().to_string(), l.kind()))
             .collect();
-        // Of a list that was read only a part may be meant for this model; the file's keys tell.
+        // A config that was read from a file may name modules that this model lacks; the file's tensors are checked below.
         let adapted = layers.iter().any(|layer| !layer.adapter_names().is_empty());
         if source.is_none() || !adapted {
             matcher.check_used(&modules)?;
@@ -196,7 +213,7 @@ impl<'a> LoraBuilder<'a> {
         }
         let place = (self.device().clone(), self.dtype);
         let model = LoraModel::new(layers, place, (DEFAULT_ADAPTER, entry.clone()));
-        if let Some((format, dir)) = source {
+        if let Some(Source { format, dir, .. }) = source {
             model.load(*format, DEFAULT_ADAPTER, dir)?;
         }
         Ok(model)
@@ -227,7 +244,7 @@ impl<'a> LoraBuilder<'a> {
         bias: Option<Tensor>,
     ) -> Result<LoraLinear> {
         let layer = LoraLinear::plain_quantized(weight, bias, self.prefix())?;
-        self.register(&layer)?;
+        self.register(layer.adapters())?;
         Ok(layer)
     }
 
@@ -235,14 +252,15 @@ impl<'a> LoraBuilder<'a> {
     /// [`QuantLinear`](crate::nn::QuantLinear).
     pub fn linear_packed(&self, base: impl Into<PackedLinear>) -> Result<LoraLinear> {
         let layer = LoraLinear::plain_packed(base, self.prefix())?;
-        self.register(&layer)?;
+        self.register(layer.adapters())?;
         Ok(layer)
     }
 
+    /// An embedding.
     pub fn embedding(&self, in_size: usize, out_size: usize) -> Result<LoraEmbedding> {
         let base = candle_nn::embedding(in_size, out_size, self.vb())?;
         let layer = LoraEmbedding::plain(base, self.prefix())?;
-        self.register(&layer)?;
+        self.register(layer.adapters())?;
         Ok(layer)
     }
 
@@ -278,17 +296,17 @@ impl<'a> LoraBuilder<'a> {
 
     fn add_linear(&self, base: Linear) -> Result<LoraLinear> {
         let layer = LoraLinear::plain(base, self.prefix())?;
-        self.register(&layer)?;
+        self.register(layer.adapters())?;
         Ok(layer)
     }
 
     fn add_conv2d(&self, base: candle_nn::Conv2d) -> Result<LoraConv2d> {
         let layer = LoraConv2d::plain(base, self.prefix())?;
-        self.register(&layer)?;
+        self.register(layer.adapters())?;
         Ok(layer)
     }
 
-    /// Notes a layer, with an adapter if it is a target.
+    /// Adds a layer to the model, with an adapter if it is a target.
     fn register(&self, layer: &Adapters) -> Result<()> {
         let name = layer.name();
         if self.layers().iter().any(|other| other.name() == name) {
@@ -296,6 +314,10 @@ impl<'a> LoraBuilder<'a> {
             return Err(check::error(NAME, message));
         }
         if let Some(config) = self.shared.matcher.config(name, layer.kind())? {
+            if let Some(source) = &self.shared.source {
+                let tensors = &source.tensors;
+                source.format.check_shapes(layer.base(), &config, tensors)?;
+            }
             let vars = VarMap::new();
             let vb = VarBuilder::from_varmap(&vars, self.dtype, self.device());
             layer.add_adapter(DEFAULT_ADAPTER, &config, vb)?;

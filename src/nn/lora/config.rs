@@ -1,4 +1,4 @@
-//! What an adapter is made with.
+//! The configuration of an adapter.
 
 /// The shape and strength of an adapter. The defaults are PEFT's: rank 8, alpha 8 (so a scale of 1), nothing else.
 ///
@@ -11,7 +11,8 @@
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoraConfig {
-    /// The width between A and B: at least 1, at most the smaller of the layer's input and output.
+    /// The width between A and B, at least 1. Above the smaller of the layer's input and output it adds no freedom, but
+    /// PEFT makes such adapters too.
     pub rank: usize,
     /// The numerator of [`scale`](Self::scale).
     pub alpha: f64,
@@ -37,13 +38,13 @@ impl Default for LoraConfig {
 }
 
 impl LoraConfig {
-    /// For files: 0.1 and not 0.10000000149.
+    /// The dropout as files have it: 0.1, not 0.10000000149.
     pub(super) fn decimal_dropout(&self) -> f64 {
         let exact = f64::from(self.dropout);
         self.dropout.to_string().parse().unwrap_or(exact)
     }
 
-    /// What the adapter's output is multiplied by: alpha / rank, or alpha / √rank with rsLoRA.
+    /// The factor of the adapter's output: alpha / rank, or alpha / √rank with rsLoRA.
     pub fn scale(&self) -> f64 {
         let rank = self.rank as f64;
         match self.use_rslora {
@@ -52,22 +53,22 @@ impl LoraConfig {
         }
     }
 
-    /// What is wrong with it, for a layer whose rank is at most `most`.
-    pub(super) fn problem(&self, most: usize) -> Option<String> {
+    /// The error of a config that no layer can have.
+    pub(super) fn problem(&self) -> Option<String> {
         let Self {
             rank,
             alpha,
             dropout,
             ..
         } = *self;
-        if rank == 0 || rank > most {
-            return Some(format!("rank {rank} given, 1..={most} accepted"));
+        if rank == 0 {
+            return Some(format!("got rank {rank}, expected 1 or more"));
         }
         if !(0.0..1.0).contains(&dropout) {
-            return Some(format!("dropout {dropout} given, 0 ≤ dropout < 1 accepted"));
+            return Some(format!("got dropout {dropout}, expected 0 ≤ dropout < 1"));
         }
         if !alpha.is_finite() {
-            return Some(format!("alpha {alpha} given, a finite number accepted"));
+            return Some(format!("got alpha {alpha}, expected a finite number"));
         }
         None
     }

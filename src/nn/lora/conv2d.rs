@@ -1,20 +1,21 @@
 //! A convolution with adapters.
 
-use super::adapters::{Adapters, Run};
-use super::site::{Kind, Site, Weight};
+use super::adapters::{adapted_layer, Adapters, Run};
+use super::frozen_base::{FrozenBase, Kind};
 use super::{LoraConfig, DEFAULT_ADAPTER};
 use crate::nn::conv::Conv2d;
-use crate::ops::lora::Dropout;
+use crate::ops::lora::AdapterDropout;
 use crate::ops::{self, Act};
-use candle_core::{ModuleT, Result, Tensor};
+use candle_core::{DType, ModuleT, Result, Tensor};
 use candle_nn::{Conv2dConfig, VarBuilder};
-use std::ops::Deref;
 
 /// A frozen convolution with a low-rank adapter: `y = conv(x, W) + scale · conv₁ₓ₁(conv(dropout(x), A), B) + bias`, where
 /// A has the base's kernel size, stride, padding and dilation, and `rank` output channels.
 ///
-/// As in PEFT, of a base in groups A sees all channels and B alone is grouped, so that such a layer can't be merged and has
-/// no DoRA. (PEFT's A leaves out the dilation, and fails on a dilated base.)
+/// With groups, as in PEFT, A reads all channels and only B is grouped; such a layer can't be merged and has no DoRA.
+/// (PEFT's A leaves out the dilation, and fails on a dilated base.)
+///
+/// The adapter's share is computed in f32 also beside a 16-bit base, and added to the base's rounded output.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -41,7 +42,7 @@ impl LoraConv2d {
     /// With one adapter, "default", whose variables come from `vb`.
     pub fn new(base: impl Into<Conv2d>, config: &LoraConfig, vb: VarBuilder) -> Result<Self> {
         let layer = Self::plain(base, vb.prefix())?;
-        layer.add_adapter(DEFAULT_ADAPTER, config, vb)?;
+        layer.adapters.add_adapter(DEFAULT_ADAPTER, config, vb)?;
         Ok(layer)
     }
 
@@ -50,26 +51,28 @@ impl LoraConv2d {
         let base = base.into();
         let config = *base.config();
         let kind = Kind::Conv2d(config.groups);
-        let site = Site::new(name.into(), kind, base.weight().clone())?;
-        site.check_act(base.act())?;
+        let frozen = FrozenBase::new(name.into(), kind, base.weight().clone())?;
+        frozen.check_act(base.act())?;
         Ok(Self {
-            bias: site.frozen_bias(base.bias())?,
-            adapters: Adapters::new(site),
+            bias: frozen.frozen_bias(base.bias())?,
+            adapters: Adapters::new(frozen),
             config,
         })
     }
 
+    /// The frozen bias.
     pub fn bias(&self) -> Option<&Tensor> {
         self.bias.as_ref()
     }
 
+    /// The stride, padding, dilation and groups of the base.
     pub fn config(&self) -> &Conv2dConfig {
         &self.config
     }
 
     /// A stock layer with the active adapter merged into its kernel.
     pub fn to_stock(&self) -> Result<candle_nn::Conv2d> {
-        let (weight, bias) = (self.merged_weight()?, self.bias.clone());
+        let (weight, bias) = (self.adapters.merged_weight()?, self.bias.clone());
         Ok(candle_nn::Conv2d::new(weight, bias, self.config))
     }
 
@@ -98,26 +101,32 @@ impl LoraConv2d {
     }
 }
 
+adapted_layer!(LoraConv2d);
+
 impl ModuleT for LoraConv2d {
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
-        let (bias, site) = (self.bias.as_ref(), self.adapters.site());
-        let Weight::Plain(weight) = &site.weight else {
-            return Err(site.error("a quantised kernel given, a plain one accepted"));
-        };
+        let (bias, weight) = (self.bias.as_ref(), self.adapters.base().dense()?);
         let adapter = match self.adapters.run() {
             Run::Base => return self.convolved(x, weight, bias),
             Run::Merged(weight) => return self.convolved(x, &weight, bias),
             Run::Adapter(adapter) => adapter,
         };
-        let dropped = match adapter.dropout(|| self.adapters.next_seed(), train) {
-            Some(Dropout { p, seed }) => ops::dropout(x, p, seed)?,
-            None => x.clone(),
+        // 16-bit sums over many channels may overflow before B brings them down again.
+        let dtype = match x.dtype() {
+            DType::F16 | DType::BF16 if x.elem_count() > 0 => DType::F32,
+            dtype => dtype,
         };
-        let (a, b) = adapter.factors(x.dtype())?;
+        let wide = x.to_dtype(dtype)?;
+        let dropped = match adapter.dropout(|| self.adapters.next_seed(), train) {
+            Some(AdapterDropout { p, seed }) => ops::dropout(&wide, p, seed)?,
+            None => wide,
+        };
+        let (a, b) = adapter.factors(dtype)?;
         let low = (self.low(&dropped, &a, &b)? * adapter.config().scale())?;
+        let beside = |base: Tensor| (base.to_dtype(dtype)? + &low)?.to_dtype(x.dtype());
         match self.adapters.magnitude_factor(&adapter)? {
-            None => self.convolved(x, weight, bias)? + low,
-            Some(factor) => magnified(&(self.convolved(x, weight, None)? + low)?, &factor, bias),
+            None => beside(self.convolved(x, weight, bias)?),
+            Some(factor) => magnified(&beside(self.convolved(x, weight, None)?)?, &factor, bias),
         }
     }
 }
@@ -129,12 +138,5 @@ fn magnified(y: &Tensor, factor: &Tensor, bias: Option<&Tensor>) -> Result<Tenso
     match bias {
         Some(bias) => ops::affine_act(y, &factor, &per_channel(bias)?, Act::Identity),
         None => y.broadcast_mul(&factor),
-    }
-}
-
-impl Deref for LoraConv2d {
-    type Target = Adapters;
-    fn deref(&self) -> &Adapters {
-        &self.adapters
     }
 }

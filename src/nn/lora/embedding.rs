@@ -1,13 +1,12 @@
 //! An embedding with adapters.
 
-use super::adapters::{Adapters, Run};
+use super::adapters::{adapted_layer, Adapters, Run};
+use super::frozen_base::{FrozenBase, Kind};
 use super::linear::magnified;
-use super::site::{Kind, Site, Weight};
 use super::{LoraConfig, DEFAULT_ADAPTER};
 use crate::ops::lora::up_add;
 use candle_core::{DType, ModuleT, Result, Tensor};
 use candle_nn::{Embedding, VarBuilder};
-use std::ops::Deref;
 
 /// A frozen embedding with a low-rank adapter: `y = W[ids] + scale · Aᵀ[ids]·Bᵀ`, with A `[rank, entries]` and B
 /// `[width, rank]`, as in PEFT. A starts at zero and B at random.
@@ -36,32 +35,39 @@ impl LoraEmbedding {
     /// With one adapter, "default", whose variables come from `vb`.
     pub fn new(base: Embedding, config: &LoraConfig, vb: VarBuilder) -> Result<Self> {
         let layer = Self::plain(base, vb.prefix())?;
-        layer.add_adapter(DEFAULT_ADAPTER, config, vb)?;
+        layer.adapters.add_adapter(DEFAULT_ADAPTER, config, vb)?;
         Ok(layer)
     }
 
     /// Without an adapter: a frozen embedding. `name` is its path in a model.
     pub fn plain(base: Embedding, name: impl Into<String>) -> Result<Self> {
-        let site = Site::new(name.into(), Kind::Embedding, base.embeddings().clone())?;
+        let table = base.embeddings().clone();
         Ok(Self {
-            adapters: Adapters::new(site),
+            adapters: Adapters::new(FrozenBase::new(name.into(), Kind::Embedding, table)?),
         })
     }
 
+    /// The width of a row.
     pub fn hidden_size(&self) -> usize {
-        self.adapters.site().dims.0
+        self.adapters.base().dims.0
     }
 
     /// A stock layer with the active adapter merged into its table.
     pub fn to_stock(&self) -> Result<Embedding> {
-        Ok(Embedding::new(self.merged_weight()?, self.hidden_size()))
+        Ok(Embedding::new(
+            self.adapters.merged_weight()?,
+            self.hidden_size(),
+        ))
     }
 
-    /// The same in training and evaluation.
+    /// The rows of the table for `ids`, `[.., width]`. There is no dropout: training and evaluation are the same.
     pub fn forward(&self, ids: &Tensor) -> Result<Tensor> {
         if !matches!(ids.dtype(), DType::U8 | DType::U32 | DType::I64) {
-            let message = format!("ids have dtype {:?}, u8, u32 or i64 accepted", ids.dtype());
-            return Err(self.adapters.site().error(message));
+            let message = format!(
+                "got ids of dtype {:?}, expected u8, u32 or i64",
+                ids.dtype()
+            );
+            return Err(self.adapters.base().error(message));
         }
         let mut dims = ids.dims().to_vec();
         dims.push(self.hidden_size());
@@ -71,19 +77,14 @@ impl LoraEmbedding {
 
     /// `[ids, width]`
     fn rows(&self, ids: &Tensor) -> Result<Tensor> {
-        let Weight::Plain(table) = &self.adapters.site().weight else {
-            return Err(self
-                .adapters
-                .site()
-                .error("a quantised table given, a plain one accepted"));
-        };
+        let table = self.adapters.base().dense()?;
         let adapter = match self.adapters.run() {
             Run::Base => return table.index_select(ids, 0),
             Run::Merged(table) => return table.index_select(ids, 0),
             Run::Adapter(adapter) => adapter,
         };
         let rows = table.index_select(ids, 0)?;
-        // Converted after the lookup, which is smaller than the table.
+        // Converted after the lookup: the rows are fewer than the table's.
         let low = adapter
             .a()
             .index_select(ids, 1)?
@@ -98,15 +99,10 @@ impl LoraEmbedding {
     }
 }
 
+adapted_layer!(LoraEmbedding);
+
 impl ModuleT for LoraEmbedding {
     fn forward_t(&self, ids: &Tensor, _train: bool) -> Result<Tensor> {
         self.forward(ids)
-    }
-}
-
-impl Deref for LoraEmbedding {
-    type Target = Adapters;
-    fn deref(&self) -> &Adapters {
-        &self.adapters
     }
 }

@@ -1,6 +1,7 @@
 //! Adapter files: a directory with a config and a safetensors file, by PEFT's or by mlx-lm's conventions.
 
-use super::site::{Kind, Site};
+use super::file_pair::FilePair;
+use super::frozen_base::{FrozenBase, Kind};
 use super::{LoraAdapter, LoraConfig};
 use crate::check;
 use candle_core::{DType, Device, Error, Result, Tensor, Var};
@@ -9,7 +10,7 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Whose conventions a directory follows.
+/// The package whose conventions a directory follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// `adapter_model.safetensors` with `base_model.model.<module>.lora_A.weight` `[rank, in]` and so on.
@@ -28,6 +29,14 @@ pub(super) struct Slot {
     part: Part,
 }
 
+impl Slot {
+    /// The error if the file's tensor has another shape.
+    fn problem(&self, tensors: &Tensors) -> Option<String> {
+        let (key, got, expected) = (&self.key, tensors.get(&self.key)?.dims(), &self.dims);
+        (got != expected).then(|| format!("got {key} of shape {got:?}, expected {expected:?}"))
+    }
+}
+
 #[derive(Clone, Copy)]
 enum Part {
     A,
@@ -44,9 +53,9 @@ impl Format {
     }
 
     /// The tensors of this module's adapter.
-    pub(super) fn slots(self, site: &Site, config: &LoraConfig) -> Result<Vec<Slot>> {
-        let [a, b, m] = site.adapter_dims(config.rank);
-        let names = match (self, site.kind) {
+    pub(super) fn slots(self, base: &FrozenBase, config: &LoraConfig) -> Result<Vec<Slot>> {
+        let [a, b, m] = base.adapter_dims(config.rank);
+        let names = match (self, base.kind) {
             (Format::Peft, Kind::Embedding) => [
                 "lora_embedding_A",
                 "lora_embedding_B",
@@ -55,11 +64,11 @@ impl Format {
             (Format::Peft, _) => ["lora_A.weight", "lora_B.weight", "lora_magnitude_vector"],
             (Format::MlxLm, Kind::Conv2d(_)) => {
                 let message = "mlx-lm has no adapters for convolutions; PEFT's format takes it";
-                return Err(site.error(message));
+                return Err(base.error(message));
             }
             (Format::MlxLm, Kind::Embedding) if config.use_dora => {
                 let message = "mlx-lm's DoRA has a magnitude for each entry of an embedding, this one for each column; PEFT's format takes it";
-                return Err(site.error(message));
+                return Err(base.error(message));
             }
             (Format::MlxLm, _) => ["lora_a", "lora_b", "m"],
         };
@@ -71,7 +80,7 @@ impl Format {
             if self.transposes(part) {
                 dims.reverse();
             }
-            let key = match site.name.as_str() {
+            let key = match base.name.as_str() {
                 "" => format!("{prefix}{name}"),
                 module => format!("{prefix}{module}.{name}"),
             };
@@ -98,7 +107,7 @@ impl Format {
     }
 
     pub(super) fn read_config<C: DeserializeOwned>(self, dir: &Path) -> Result<C> {
-        let path = dir.join(CONFIG);
+        let path = self.pair(dir).current_config();
         let text = std::fs::read_to_string(&path).map_err(|e| at(&path, e))?;
         serde_json::from_str(&text).map_err(|e| at(&path, e))
     }
@@ -107,42 +116,50 @@ impl Format {
         let path = dir.join(self.tensors());
         let tensors = candle_core::safetensors::load(&path, &Device::Cpu);
         let tensors: Tensors = tensors.map_err(|e| at(&path, e))?.into_iter().collect();
-        let float = |t: &Tensor| check::float("", t).is_ok();
+        let float = |t: &Tensor| check::is_float("", t).is_ok();
         if let Some((key, t)) = tensors.iter().find(|(_, t)| !float(t)) {
-            let message = format!("{key} has dtype {:?}, a float accepted", t.dtype());
+            let message = format!("got {key} of dtype {:?}, expected a float", t.dtype());
             return Err(at(&path, message));
         }
         Ok(tensors)
     }
 
-    /// Writes both files, into a directory that is made if it isn't there.
+    fn pair(self, dir: &Path) -> FilePair {
+        FilePair {
+            data: dir.join(self.tensors()),
+            config: dir.join(CONFIG),
+        }
+    }
+
+    /// Writes both files, into a directory that is made if it isn't there. An adapter that was there before is replaced
+    /// as a whole, or kept if the save fails.
     pub(super) fn write<C: Serialize>(
         self,
         dir: &Path,
         config: &C,
         tensors: Tensors,
     ) -> Result<()> {
-        std::fs::create_dir_all(dir).map_err(|e| at(dir, e))?;
-        let path = dir.join(CONFIG);
-        let text = serde_json::to_string_pretty(config).map_err(|e| at(&path, e))?;
-        std::fs::write(&path, text + "\n").map_err(|e| at(&path, e))?;
-        let path = dir.join(self.tensors());
+        let pair = self.pair(dir);
+        let text = serde_json::to_string_pretty(config).map_err(|e| at(&pair.config, e))?;
         let metadata = match self {
             Format::Peft => Some([("format".to_string(), "pt".to_string())].into()),
             Format::MlxLm => None,
         };
-        safetensors::serialize_to_file(tensors, metadata, &path).map_err(|e| at(&path, e))
+        let data = safetensors::serialize(tensors, metadata).map_err(|e| at(&pair.data, e))?;
+        std::fs::create_dir_all(dir).map_err(|e| at(dir, e))?;
+        let replaced = pair.replace(&data, (text + "\n").as_bytes());
+        replaced.map_err(|e| at(dir, e))
     }
 
     /// An adapter's tensors as the file has them.
     pub(super) fn export(
         self,
-        site: &Site,
+        base: &FrozenBase,
         adapter: &LoraAdapter,
     ) -> Result<Vec<(String, Tensor)>> {
-        let slots = self.slots(site, adapter.config())?.into_iter();
+        let slots = self.slots(base, adapter.config())?.into_iter();
         let export = |slot: Slot| {
-            let value = variable(adapter, slot.part, site)?.as_detached_tensor();
+            let value = variable(adapter, slot.part, base)?.as_detached_tensor();
             let value = match self.transposes(slot.part) {
                 true => value.t()?,
                 false => value,
@@ -152,18 +169,18 @@ impl Format {
         slots.map(export).collect()
     }
 
-    /// Sets an adapter's variables to what the file has.
+    /// Sets an adapter's variables to the file's tensors.
     pub(super) fn import(
         self,
-        site: &Site,
+        base: &FrozenBase,
         adapter: &LoraAdapter,
         tensors: &Tensors,
     ) -> Result<()> {
-        for slot in self.slots(site, adapter.config())? {
+        for slot in self.slots(base, adapter.config())? {
             let Some(value) = tensors.get(&slot.key) else {
-                return Err(site.error(format_args!("{} is missing", slot.key)));
+                return Err(base.error(format_args!("{} is missing", slot.key)));
             };
-            let var = variable(adapter, slot.part, site)?;
+            let var = variable(adapter, slot.part, base)?;
             let value = match self.transposes(slot.part) {
                 true => value.t()?,
                 false => value.clone(),
@@ -178,7 +195,22 @@ impl Format {
         Ok(())
     }
 
-    /// An error unless the file has exactly these tensors, in these shapes. It names all that is wrong.
+    /// An error if the file has tensors for this layer in other shapes than its config says: before anything of these
+    /// shapes is allocated.
+    pub(super) fn check_shapes(
+        self,
+        base: &FrozenBase,
+        config: &LoraConfig,
+        tensors: &Tensors,
+    ) -> Result<()> {
+        let slots = self.slots(base, config)?;
+        match slots.iter().find_map(|slot| slot.problem(tensors)) {
+            Some(problem) => Err(base.error(problem)),
+            None => Ok(()),
+        }
+    }
+
+    /// An error unless the file has exactly these tensors in these shapes. It lists everything that is wrong.
     pub(super) fn check(self, dir: &Path, slots: &[Slot], tensors: &Tensors) -> Result<()> {
         let expected: BTreeSet<&str> = slots.iter().map(|slot| slot.key.as_str()).collect();
         let missing = slots.iter().filter(|slot| !tensors.contains_key(&slot.key));
@@ -187,11 +219,7 @@ impl Format {
             .keys()
             .filter(|key| !expected.contains(key.as_str()));
         let unexpected: Vec<&str> = unexpected.map(String::as_str).collect();
-        let wrong = slots.iter().filter_map(|slot| {
-            let got = tensors.get(&slot.key)?.dims();
-            let (key, dims) = (&slot.key, &slot.dims);
-            (got != dims).then(|| format!("{key} has shape {got:?}, {dims:?} accepted"))
-        });
+        let wrong = slots.iter().filter_map(|slot| slot.problem(tensors));
         let mut problems: Vec<String> = wrong.collect();
         if !missing.is_empty() {
             problems.push(format!("missing keys: {}", missing.join(", ")));
@@ -206,7 +234,7 @@ impl Format {
     }
 }
 
-/// In the order of their names.
+/// Tensors sorted by name.
 pub(super) type Tensors = BTreeMap<String, Tensor>;
 
 /// The dtype of all, or f32 where they differ.
@@ -219,12 +247,12 @@ pub(super) fn common_dtype(tensors: &Tensors) -> Option<DType> {
     })
 }
 
-fn variable<'a>(adapter: &'a LoraAdapter, part: Part, site: &Site) -> Result<&'a Var> {
+fn variable<'a>(adapter: &'a LoraAdapter, part: Part, base: &FrozenBase) -> Result<&'a Var> {
     match part {
         Part::A => Ok(adapter.a()),
         Part::B => Ok(adapter.b()),
         Part::Magnitude => {
-            let missing = || site.error("the adapter has no magnitude, as DoRA's have");
+            let missing = || base.error("the adapter has no magnitude, as DoRA's have");
             adapter.magnitude().ok_or_else(missing)
         }
     }

@@ -1,4 +1,4 @@
-//! `candle_nn`'s functions by which models build their layers, for a [`LoraBuilder`].
+//! The functions of `candle_nn` that models build their layers with, for a [`LoraBuilder`].
 
 use super::{LoraBuilder, LoraConv2d, LoraEmbedding, LoraLinear};
 use candle_core::Result;

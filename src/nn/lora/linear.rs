@@ -1,23 +1,24 @@
 //! A linear layer with adapters.
 
-use super::adapters::{Adapters, Run};
-use super::site::{Kind, Site, Weight};
+use super::adapters::{adapted_layer, Adapters, Run};
+use super::frozen_base::{FrozenBase, Kind};
 use super::{LoraConfig, DEFAULT_ADAPTER};
 use crate::nn::linear::Linear;
 use crate::nn::quantized::PackedLinear;
-use crate::ops::lora::{lora_beside, quantized_linear};
-use crate::ops::{affine_act, frozen_linear, lora_with, Act, Adapter, Base};
+use crate::ops::{affine_act, frozen_linear, Act, Adapter};
 use candle_core::quantized::QTensor;
 use candle_core::{ModuleT, Result, Tensor};
 use candle_nn::VarBuilder;
-use std::ops::Deref;
 use std::sync::Arc;
 
-/// A frozen linear layer with a low-rank adapter: `y = x·Wᵀ + bias + scale · (dropout(x)·Aᵀ)·Bᵀ` in one op.
+/// A frozen linear layer with a low-rank adapter: `y = x·Wᵀ + bias + scale · (dropout(x)·Aᵀ)·Bᵀ`.
 ///
-/// With DoRA, `y = m / ‖W + scale·B·A‖ ⊙ (x·Wᵀ + scale · (dropout(x)·Aᵀ)·Bᵀ) + bias`, where the norm of each row is taken
-/// for a constant, and is computed without the sum of the matrices. (In training with dropout, PEFT drops the input of
-/// the base's share too; mlx-lm does it as here.)
+/// With a weight of floats this is one op. With a GGUF or packed weight it is three: the base, `dropout(x)·Aᵀ`, and the
+/// sum; dropout, and conversions of 16-bit inputs to f32, come before them.
+///
+/// With DoRA, `y = m / ‖W + scale·B·A‖ ⊙ (x·Wᵀ + scale · (dropout(x)·Aᵀ)·Bᵀ) + bias`, one op more. The norm of each row is
+/// treated as a constant in the backward, and is computed without the sum of the matrices. (In training with dropout,
+/// PEFT drops the input of the base too; mlx-lm does it as here.)
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -53,7 +54,7 @@ impl LoraLinear {
         Self::plain(base, vb.prefix())?.with_default(config, vb)
     }
 
-    /// Beside a weight in one of Candle's GGUF types, as in QLoRA. It can't be merged.
+    /// With a weight in one of Candle's GGUF types, as in QLoRA. It can't be merged.
     pub fn from_quantized(
         weight: Arc<QTensor>,
         bias: Option<Tensor>,
@@ -66,28 +67,28 @@ impl LoraLinear {
     /// Without an adapter: a frozen layer. `name` is its path in a model.
     pub fn plain(base: impl Into<Linear>, name: impl Into<String>) -> Result<Self> {
         let base = base.into();
-        let site = Site::new(name.into(), Kind::Linear, base.weight().clone())?;
-        site.check_act(base.act())?;
-        Self::from_site(site, base.bias())
+        let frozen = FrozenBase::new(name.into(), Kind::Linear, base.weight().clone())?;
+        frozen.check_act(base.act())?;
+        Self::from_base(frozen, base.bias())
     }
 
-    /// The same with a weight in one of Candle's GGUF types.
+    /// Without an adapter, with a weight in one of Candle's GGUF types.
     pub fn plain_quantized(
         weight: Arc<QTensor>,
         bias: Option<Tensor>,
         name: impl Into<String>,
     ) -> Result<Self> {
-        Self::from_site(Site::quantized(name.into(), weight)?, bias.as_ref())
+        Self::from_base(FrozenBase::gguf(name.into(), weight)?, bias.as_ref())
     }
 
-    /// Beside a packed weight: a [`PackedBitLinear`](crate::nn::PackedBitLinear) or a [`QuantLinear`](crate::nn::QuantLinear).
-    /// It can't be merged. A norm of the base is its own: the adapter sees the input as it comes.
+    /// With a packed weight: a [`PackedBitLinear`](crate::nn::PackedBitLinear) or a [`QuantLinear`](crate::nn::QuantLinear).
+    /// It can't be merged. If the base norms its input, the adapter still reads the input before the norm.
     ///
     /// ```
     /// use candle_core::{DType, Device, Tensor};
     /// use candle_fused::nn::lora::{LoraConfig, LoraLinear};
     /// use candle_fused::nn::{Linear, QuantLinear, VarBuilder, VarMap};
-    /// use candle_fused::ops::quantize::Scheme;
+    /// use candle_fused::quant::Scheme;
     ///
     /// let linear = Linear::new(Tensor::randn(0f32, 1., (8, 64), &Device::Cpu)?, None);
     /// let base = QuantLinear::quantize(linear, Scheme::mlx(4, 64))?;
@@ -107,32 +108,32 @@ impl LoraLinear {
         Self::plain_packed(base, vb.prefix())?.with_default(config, vb)
     }
 
-    /// The same without an adapter.
+    /// Without an adapter: a frozen layer with a packed weight.
     pub fn plain_packed(base: impl Into<PackedLinear>, name: impl Into<String>) -> Result<Self> {
         let base = base.into();
-        let bias = base.bias().cloned();
-        Self::from_site(Site::packed(name.into(), base)?, bias.as_ref())
+        Self::from_base(FrozenBase::packed(name.into(), &base)?, base.bias())
     }
 
-    fn from_site(site: Site, bias: Option<&Tensor>) -> Result<Self> {
+    fn from_base(base: FrozenBase, bias: Option<&Tensor>) -> Result<Self> {
         Ok(Self {
-            bias: site.frozen_bias(bias)?,
-            adapters: Adapters::new(site),
+            bias: base.frozen_bias(bias)?,
+            adapters: Adapters::new(base),
         })
     }
 
     fn with_default(self, config: &LoraConfig, vb: VarBuilder) -> Result<Self> {
-        self.add_adapter(DEFAULT_ADAPTER, config, vb)?;
+        self.adapters.add_adapter(DEFAULT_ADAPTER, config, vb)?;
         Ok(self)
     }
 
+    /// The frozen bias.
     pub fn bias(&self) -> Option<&Tensor> {
         self.bias.as_ref()
     }
 
     /// A stock layer with the active adapter merged into its weight.
     pub fn to_stock(&self) -> Result<candle_nn::Linear> {
-        let (weight, bias) = (self.merged_weight()?, self.bias.clone());
+        let (weight, bias) = (self.adapters.merged_weight()?, self.bias.clone());
         Ok(candle_nn::Linear::new(weight, bias))
     }
 
@@ -142,15 +143,15 @@ impl LoraLinear {
     }
 }
 
+adapted_layer!(LoraLinear);
+
 impl ModuleT for LoraLinear {
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
-        let (bias, weight) = (self.bias.as_ref(), &self.adapters.site().weight);
-        let adapter = match (self.adapters.run(), weight) {
-            (Run::Adapter(adapter), _) => adapter,
-            (Run::Merged(w), _) => return frozen_linear(x, &w, bias),
-            (Run::Base, Weight::Plain(w)) => return frozen_linear(x, w, bias),
-            (Run::Base, Weight::Quantized(w)) => return quantized_linear(x, w, bias),
-            (Run::Base, Weight::Packed(base)) => return base.product(x, bias),
+        let (bias, base) = (self.bias.as_ref(), self.adapters.base());
+        let adapter = match self.adapters.run() {
+            Run::Base => return base.linear(x, bias, None),
+            Run::Merged(w) => return frozen_linear(x, &w, bias),
+            Run::Adapter(adapter) => adapter,
         };
         let (a, b) = adapter.factors(x.dtype())?;
         let low = Adapter {
@@ -159,14 +160,9 @@ impl ModuleT for LoraLinear {
             scale: adapter.config().scale() as f32,
             dropout: adapter.dropout(|| self.adapters.next_seed(), train),
         };
-        let with_bias = |bias| match weight {
-            Weight::Plain(w) => lora_with(x, Base::Frozen(w), bias, low),
-            Weight::Quantized(w) => lora_with(x, Base::Quantized(w), bias, low),
-            Weight::Packed(base) => lora_beside(x, base.product(x, bias)?, low),
-        };
         match self.adapters.magnitude_factor(&adapter)? {
-            None => with_bias(bias),
-            Some(factor) => magnified(&with_bias(None)?, &factor, bias),
+            None => base.linear(x, bias, Some(low)),
+            Some(factor) => magnified(&base.linear(x, None, Some(low))?, &factor, bias),
         }
     }
 }
@@ -177,12 +173,5 @@ pub(super) fn magnified(y: &Tensor, factor: &Tensor, bias: Option<&Tensor>) -> R
     match bias {
         Some(bias) => affine_act(y, &factor, &bias.to_dtype(y.dtype())?, Act::Identity),
         None => y.broadcast_mul(&factor),
-    }
-}
-
-impl Deref for LoraLinear {
-    type Target = Adapters;
-    fn deref(&self) -> &Adapters {
-        &self.adapters
     }
 }

@@ -27,7 +27,7 @@ pub struct MlxConfig {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct MlxParameters {
     pub rank: usize,
-    /// What the adapter's output is multiplied by: PEFT's alpha / rank.
+    /// The factor of the adapter's output: PEFT's alpha / rank.
     pub scale: f64,
     #[serde(default)]
     pub dropout: f64,
@@ -64,13 +64,14 @@ impl MlxConfig {
         }
     }
 
-    /// What each module's adapter is made with.
+    /// The config of each module's adapter.
     pub fn lora(&self) -> Result<LoraConfig> {
         let use_dora = match self.fine_tune_type.as_str() {
             "lora" => false,
             "dora" => true,
             other => {
-                let message = format!("fine_tune_type is {other:?}, \"lora\" or \"dora\" accepted");
+                let message =
+                    format!("got fine_tune_type {other:?}, expected \"lora\" or \"dora\"");
                 return Err(check::error(NAME, message));
             }
         };
@@ -89,7 +90,7 @@ impl MlxConfig {
         })
     }
 
-    /// The same adapter on these modules, as PEFT says it.
+    /// The PEFT config of the same adapter on these modules.
     pub(super) fn to_peft(&self, modules: Vec<String>) -> Result<PeftConfig> {
         Ok(PeftConfig::new(&self.lora()?, Targets::Suffixes(modules)))
     }

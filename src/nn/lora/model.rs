@@ -10,13 +10,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const NAME: &str = "LoraModel";
 
-/// Where targets are found, and none is left.
+/// The error where the targets exist, but all of them are excluded.
 pub(super) const NOTHING_ADAPTED: &str =
     "every module that target_modules names is excluded or in a layer that is not transformed";
 
 /// All layers that a [`LoraBuilder`](super::LoraBuilder) built, to switch, merge, load and save their adapters together.
 ///
-/// It shares the layers' state: what is done here holds for the model at once.
+/// It shares the layers' state: what is changed here changes in the model.
 #[derive(Debug)]
 pub struct LoraModel {
     layers: Vec<Adapters>,
@@ -73,11 +73,12 @@ impl LoraModel {
         self.known().adapters.contains_key(name)
     }
 
+    /// The name of the active adapter.
     pub fn active_adapter(&self) -> Option<String> {
         self.known().active.clone()
     }
 
-    /// The variables of all adapters, for an optimizer, which leaves alone those without a gradient.
+    /// The variables of all adapters, for an optimizer. It skips the variables of inactive adapters, which get no gradient.
     pub fn adapter_vars(&self) -> Vec<Var> {
         self.layers
             .iter()
@@ -95,7 +96,7 @@ impl LoraModel {
         self.create(name, entry, &plan, self.dtype)
     }
 
-    /// Takes an adapter away from all layers.
+    /// Removes an adapter from all layers.
     pub fn remove_adapter(&self, name: &str) -> Result<()> {
         let mut known = self.known();
         if !known.adapters.contains_key(name) {
@@ -169,7 +170,7 @@ impl LoraModel {
         let mut plan = vec![];
         for layer in &self.layers {
             if let Some(config) = matcher.config(layer.name(), layer.kind())? {
-                layer.site().check(&config)?;
+                layer.base().check(&config)?;
                 plan.push((layer.clone(), config));
             }
         }
@@ -232,6 +233,6 @@ fn unknown(name: &str, known: &Known) -> candle_core::Error {
     let names: Vec<&String> = known.adapters.keys().collect();
     check::error(
         NAME,
-        format_args!("unknown adapter {name:?}, {names:?} accepted"),
+        format_args!("got the unknown adapter {name:?}, expected one of {names:?}"),
     )
 }

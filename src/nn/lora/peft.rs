@@ -50,7 +50,7 @@ pub struct PeftConfig {
     pub other: Map<String, Value>,
 }
 
-/// Fields that change the result where they are set, and which aren't supported.
+/// Fields that would change the result, and aren't supported: an error where one is set.
 const REFUSED: [&str; 14] = [
     "modules_to_save",
     "lora_bias",
@@ -68,11 +68,11 @@ const REFUSED: [&str; 14] = [
     "kasa_config",
 ];
 
-/// Initial values that leave the base as it is.
+/// Initialisations that don't change the base.
 const PLAIN_INITS: [&str; 3] = ["gaussian", "eva", "orthogonal"];
 
 impl PeftConfig {
-    /// A config such as PEFT writes for a LoRA that is loaded to be used.
+    /// A config as PEFT writes it for inference.
     pub fn new(config: &LoraConfig, targets: Targets) -> Self {
         let other = json!({
             "peft_type": "LORA",
@@ -127,11 +127,11 @@ impl PeftConfig {
         match get("init_lora_weights") {
             // PiSSA, OLoRA, CorDA, LoftQ and LoRA-GA change the base's weights too.
             Value::String(init) if !PLAIN_INITS.contains(&init.as_str()) => {
-                let accepted = "a boolean, \"gaussian\", \"eva\" or \"orthogonal\"";
+                let expected = "a boolean, \"gaussian\", \"eva\" or \"orthogonal\"";
                 return Err(refused(
                     "init_lora_weights",
                     get("init_lora_weights"),
-                    accepted,
+                    expected,
                 ));
             }
             _ => {}
@@ -150,8 +150,8 @@ impl PeftConfig {
                 }
             }
             (layers, Some(_)) => {
-                let accepted = "null beside target_modules that are a string";
-                return Err(refused("layers_to_transform", layers, accepted));
+                let expected = "null beside target_modules that are a string";
+                return Err(refused("layers_to_transform", layers, expected));
             }
         }
         let unset = "nothing (null, false or empty)";
@@ -181,10 +181,10 @@ impl PeftConfig {
     }
 }
 
-fn refused(field: &str, value: &Value, accepted: &str) -> candle_core::Error {
+fn refused(field: &str, value: &Value, expected: &str) -> candle_core::Error {
     check::error(
         NAME,
-        format_args!("{field} is {value}, {accepted} accepted"),
+        format_args!("got {field} = {value}, expected {expected}"),
     )
 }
 

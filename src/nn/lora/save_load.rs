@@ -10,14 +10,16 @@ use std::path::Path;
 const NAME: &str = "LoraModel";
 
 impl LoraModel {
-    /// Writes an adapter as PEFT does: `adapter_config.json` and `adapter_model.safetensors` in `dir`.
+    /// Writes an adapter as PEFT does: `adapter_config.json` and `adapter_model.safetensors` in `dir`. An adapter that is
+    /// there already is replaced as a whole: if the save fails or the process is killed, the old one still loads.
     pub fn save_peft(&self, name: &str, dir: impl AsRef<Path>) -> Result<()> {
         let entry = self.entry(name)?;
         Format::Peft.write(dir.as_ref(), &entry.peft, self.export(Format::Peft, name)?)
     }
 
-    /// Reads an adapter that PEFT wrote. If there is one of this name, it takes the values and must have the same
-    /// modules, ranks and scales; otherwise it is added, and isn't active yet. If the files don't fit, nothing changes.
+    /// Reads an adapter that PEFT wrote. If the model has an adapter of this name, its variables are set to the file's
+    /// values, which must be for the same modules, ranks and scales; where it is merged, it is merged again. Otherwise
+    /// the adapter is added, and isn't active yet. If the files don't fit the model, nothing changes.
     pub fn load_peft(&self, name: &str, dir: impl AsRef<Path>) -> Result<()> {
         self.load(Format::Peft, name, dir.as_ref())
     }
@@ -43,7 +45,7 @@ impl LoraModel {
         let plan = self.plan(&entry.peft, false)?;
         let slots = plan
             .iter()
-            .map(|(layer, config)| format.slots(layer.site(), config));
+            .map(|(layer, config)| format.slots(layer.base(), config));
         let slots: Vec<Slot> = slots
             .collect::<Result<Vec<_>>>()?
             .into_iter()
@@ -58,7 +60,8 @@ impl LoraModel {
         }
         for (layer, _) in &plan {
             if let Some(adapter) = layer.adapter(name) {
-                format.import(layer.site(), &adapter, &tensors)?;
+                format.import(layer.base(), &adapter, &tensors)?;
+                layer.refresh(name)?;
             }
         }
         Ok(())
@@ -86,7 +89,7 @@ impl LoraModel {
             let (ours, theirs) = (kind(adapter.config()), kind(config));
             if ours != theirs {
                 let message = format!("adapter {name:?} has (rank, scale, DoRA) {ours:?}, the file's has {theirs:?}; load it under a new name");
-                return Err(layer.site().error(message));
+                return Err(layer.base().error(message));
             }
         }
         Ok(())
@@ -96,7 +99,7 @@ impl LoraModel {
         let mut tensors = Tensors::new();
         for layer in self.layers() {
             if let Some(adapter) = layer.adapter(name) {
-                tensors.extend(format.export(layer.site(), &adapter)?);
+                tensors.extend(format.export(layer.base(), &adapter)?);
             }
         }
         Ok(tensors)

@@ -1,6 +1,6 @@
 //! Which modules of a model get an adapter, by PEFT's rules.
 
-use super::site::Kind;
+use super::frozen_base::Kind;
 use super::{LoraConfig, PeftConfig};
 use crate::check;
 use candle_core::Result;
@@ -95,7 +95,7 @@ impl Matcher {
         config.check()?;
         let Some(targets) = &config.target_modules else {
             let message =
-                "target_modules is missing; a list of suffixes, a regex or \"all-linear\" accepted";
+                "got no target_modules, expected a list of suffixes, a regex or \"all-linear\"";
             return Err(check::error(NAME, message));
         };
         // As PEFT: a pattern stands for the end of a path, after its beginning or a dot.
@@ -121,16 +121,16 @@ impl Matcher {
             return Ok(None);
         }
         if let (Some(layers), Rule::Suffixes(paths)) = (&self.layers, &self.targets) {
-            // A path in full is meant whatever its layer.
+            // A target that is the whole path counts in every layer.
             if !paths.iter().any(|path| path == module) && !layers.contain(module)? {
                 return Ok(None);
             }
         }
         let mut config = self.default.clone();
-        if let Some(rank) = first(&self.ranks, module)? {
+        if let Some(rank) = first_match(&self.ranks, module)? {
             config.rank = rank;
         }
-        if let Some(alpha) = first(&self.alphas, module)? {
+        if let Some(alpha) = first_match(&self.alphas, module)? {
             config.alpha = alpha;
         }
         Ok(Some(config))
@@ -243,7 +243,7 @@ fn compiled<'a, T: Copy + 'a>(
 }
 
 /// The value of the first pattern that matches.
-fn first<T: Copy>(patterns: &[(Regex, T)], module: &str) -> Result<Option<T>> {
+fn first_match<T: Copy>(patterns: &[(Regex, T)], module: &str) -> Result<Option<T>> {
     for (regex, value) in patterns {
         if is_match(regex, module)? {
             return Ok(Some(*value));

@@ -1,22 +1,23 @@
-//! BitNet's linear layer for training.
+//! BitNet's linear layer for training: float weights, rounded at each call.
 
-use super::norm::{as_input, check_vector};
+use super::sub_norm::{as_input, check_vector};
 use super::{PackedBitLinear, SubNorm};
 use crate::nn::linear::Linear;
-use crate::ops::bitlinear::{check_scheme, ACTIVATIONS};
-use crate::ops::quantize::{Per, Scheme};
+use crate::ops::bitlinear::{check_scheme, INPUT_SCHEME};
 use crate::ops::{self, fake_quantize, Act};
+use crate::quant::{ScaleScope, Scheme};
 use crate::{check, nn};
 use candle_core::{Module, Result, Tensor};
 use candle_nn::{Init, VarBuilder};
 
 const NAME: &str = "BitLinear";
 
-/// How a [`BitLinear`] rounds, and whether it has a norm.
+/// How a [`BitLinear`] rounds its weight, and whether it norms its input.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BitLinearConfig {
-    /// Of the weight: [`Grid::Ternary`](crate::ops::quantize::Grid) or `Sign`, per tensor or per row.
+    /// The scheme of the weight: `Levels::Ternary` or `Levels::Sign`, per tensor or per row.
     pub scheme: Scheme,
+    /// The norm of the input, if there is one.
     pub norm: Option<SubNormConfig>,
 }
 
@@ -31,17 +32,17 @@ pub struct SubNormConfig {
 impl BitLinearConfig {
     /// BitNet b1.58: −1, 0 and 1 times the mean of |W|.
     pub const TERNARY: Self = BitLinearConfig {
-        scheme: Scheme::ternary(Per::Tensor),
+        scheme: Scheme::ternary(ScaleScope::Tensor),
         norm: None,
     };
 
     /// The original BitNet: the sign of W less its mean, times the mean of |W|.
     pub const SIGN: Self = BitLinearConfig {
-        scheme: Scheme::sign(Per::Tensor),
+        scheme: Scheme::sign(ScaleScope::Tensor),
         norm: None,
     };
 
-    /// The same with an RMS norm.
+    /// The same scheme with an RMS norm of the input.
     pub const fn with_norm(self, norm: SubNormConfig) -> Self {
         BitLinearConfig {
             norm: Some(norm),
@@ -56,9 +57,8 @@ impl Default for BitLinearConfig {
     }
 }
 
-/// A linear layer of float weights that are rounded to 1 or 1.58 bits at each call, and so is its input to 8 bits for each
-/// token: `y = q(norm(x))·q(W)ᵀ + bias`. Both roundings are straight through, so that gradients reach x, W and bias as if
-/// there were none.
+/// A linear layer whose float weights are rounded to 1 or 1.58 bits at each call, and its input to 8 bits for each token:
+/// `y = q(norm(x))·q(W)ᵀ + bias`. Gradients pass straight through both roundings to x, W and bias.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -88,17 +88,20 @@ pub struct BitLinear {
 }
 
 impl BitLinear {
-    /// Of a weight `[out, in]`, which `scheme` rounds to 1 or 2 bits, and a bias `[out]`.
+    /// With a weight `[out, in]`, which `scheme` rounds to 1 or 2 bits, and a bias `[out]`.
     pub fn new(
         weight: Tensor,
         bias: Option<Tensor>,
         norm: Option<SubNorm>,
         scheme: Scheme,
     ) -> Result<Self> {
-        check::float(NAME, &weight)?;
+        check::is_float(NAME, &weight)?;
         check_scheme(NAME, &scheme)?;
         let [out, cols] = *weight.dims() else {
-            let message = format!("weight has shape {:?}, [out, in] accepted", weight.shape());
+            let message = format!(
+                "got weight of shape {:?}, expected [out, in]",
+                weight.shape()
+            );
             return Err(check::error(NAME, message));
         };
         if let Some(bias) = &bias {
@@ -115,7 +118,7 @@ impl BitLinear {
         })
     }
 
-    /// The weight and bias of a plain layer.
+    /// With the weight and the bias of a plain layer.
     pub fn from_linear(
         linear: impl Into<Linear>,
         norm: Option<SubNorm>,
@@ -132,19 +135,22 @@ impl BitLinear {
         &self.weight
     }
 
+    /// The bias, `[out]`.
     pub fn bias(&self) -> Option<&Tensor> {
         self.bias.as_ref()
     }
 
+    /// The norm of the input.
     pub fn norm(&self) -> Option<&SubNorm> {
         self.norm.as_ref()
     }
 
+    /// How the weight is rounded.
     pub fn scheme(&self) -> Scheme {
         self.scheme
     }
 
-    /// The layer for inference, outside any graph. What is trained later has no effect on it.
+    /// The layer for inference, with a packed copy of the weight: training goes on without changing it.
     pub fn freeze(&self) -> Result<PackedBitLinear> {
         let weight = ops::quantize(&self.weight, self.scheme)?;
         let bias = self.bias.as_ref().map(Tensor::detach);
@@ -155,24 +161,24 @@ impl BitLinear {
 
 impl Module for BitLinear {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        check::float(NAME, x)?;
+        check::is_float(NAME, x)?;
         let x = match &self.norm {
             Some(norm) => norm.forward(x)?,
             None => x.clone(),
         };
         let weight = fake_quantize(&self.weight, self.scheme)?;
         let bias = as_input(self.bias.as_ref(), &x)?;
-        ops::linear(&fake_quantize(&x, ACTIVATIONS)?, &weight, bias.as_ref())
+        ops::linear(&fake_quantize(&x, INPUT_SCHEME)?, &weight, bias.as_ref())
     }
 }
 
-/// An activation would have to come after the product, which these layers end with.
+/// These layers end with the product: one that is followed by an activation can't be converted.
 pub(super) fn check_act(layer: &str, act: Act) -> Result<()> {
     match act {
         Act::Identity => Ok(()),
         act => Err(check::error(
             layer,
-            format_args!("a layer with {act:?} given, one without activation accepted"),
+            format_args!("got a layer with {act:?}, expected one without activation"),
         )),
     }
 }

@@ -1,9 +1,10 @@
-//! What a packed layer is, as a text.
+//! The JSON text that describes a packed layer in a file.
 
-use super::stored::NAME;
+use super::save_load::NAME;
 use super::{PackedLinear, SubNorm};
 use crate::check;
-use crate::ops::quantize::{Grid, Packing, Per, Rounding, Scheme};
+use crate::ops::FrozenWeight;
+use crate::quant::{Levels, Packing, Rounding, ScaleScope, Scheme};
 use candle_core::{DType, Device, Result, Tensor};
 use serde::{Deserialize, Serialize};
 
@@ -16,10 +17,10 @@ pub struct Description {
     format: u32,
     pub layer: Layer,
     pub shape: [usize; 2],
-    #[serde(with = "GridText")]
-    grid: Grid,
-    #[serde(with = "PerText")]
-    per: Per,
+    #[serde(with = "LevelsText")]
+    grid: Levels,
+    #[serde(with = "ScopeText")]
+    per: ScaleScope,
     #[serde(with = "RoundingText")]
     rounding: Rounding,
     #[serde(with = "PackingText")]
@@ -58,8 +59,8 @@ pub enum Float {
 }
 
 #[derive(Deserialize, Serialize)]
-#[serde(remote = "Grid", rename_all = "snake_case")]
-enum GridText {
+#[serde(remote = "Levels", rename_all = "snake_case")]
+enum LevelsText {
     Ternary,
     Sign { centred: bool },
     Int8,
@@ -68,8 +69,8 @@ enum GridText {
 }
 
 #[derive(Deserialize, Serialize)]
-#[serde(remote = "Per", rename_all = "snake_case")]
-enum PerText {
+#[serde(remote = "ScaleScope", rename_all = "snake_case")]
+enum ScopeText {
     Tensor,
     Row,
     Column,
@@ -90,7 +91,7 @@ enum PackingText {
     Base3,
 }
 
-/// A number as a text, of which Rust makes the same bits again.
+/// A float as a decimal string that parses to the same bits.
 mod float {
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};
@@ -127,11 +128,15 @@ impl Float {
 
 impl Description {
     pub fn new(layer: &PackedLinear) -> Result<Self> {
-        let weight = layer.weight();
+        let (kind, weight) = match layer.weight() {
+            FrozenWeight::BitNet(weight) => (Layer::BitLinear, weight),
+            FrozenWeight::Packed(weight) => (Layer::QuantLinear, weight),
+            _ => return Err(check::error(NAME, "got a weight that isn't packed")),
+        };
         let (out, cols) = weight.shape().dims2()?;
         let Scheme {
-            grid,
-            per,
+            levels: grid,
+            scope: per,
             rounding,
             packing,
             eps,
@@ -144,10 +149,7 @@ impl Description {
         };
         Ok(Description {
             format: FORMAT,
-            layer: match layer {
-                PackedLinear::Bit(_) => Layer::BitLinear,
-                PackedLinear::Quant(_) => Layer::QuantLinear,
-            },
+            layer: kind,
             shape: [out, cols],
             grid,
             per,
@@ -161,8 +163,8 @@ impl Description {
 
     pub fn scheme(&self) -> Scheme {
         Scheme {
-            grid: self.grid,
-            per: self.per,
+            levels: self.grid,
+            scope: self.per,
             rounding: self.rounding,
             packing: self.packing,
             eps: self.eps,
@@ -178,12 +180,12 @@ impl Description {
         let bytes: Vec<u8> = text.to_device(&Device::Cpu)?.flatten_all()?.to_vec1()?;
         let problem = |e: serde_json::Error| check::error(NAME, format_args!("{name}: {e}"));
         let value: serde_json::Value = serde_json::from_slice(&bytes).map_err(problem)?;
-        // What a later format has besides would be named instead of this otherwise.
+        // First, because a later format may have fields that the parser below would complain about instead.
         match value.get("format").and_then(|format| format.as_u64()) {
             Some(format) if format == u64::from(FORMAT) => {}
             _ => {
                 let given = value.get("format");
-                let message = format!("{name}: format {given:?} given, {FORMAT} accepted");
+                let message = format!("{name}: got format {given:?}, expected {FORMAT}");
                 return Err(check::error(NAME, message));
             }
         }

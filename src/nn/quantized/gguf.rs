@@ -1,9 +1,9 @@
-//! A reader of GGUF files that knows the ternary types, which Candle's own doesn't, and lets be what it doesn't know.
+//! A reader of GGUF files. Unlike Candle's own it reads the ternary types, and it accepts files with types it can't read.
 
 use super::gguf_header::Source;
-use super::tq::{Ternary, BLOCK};
+use super::gguf_ternary::{Ternary, BLOCK};
 use crate::check;
-use crate::ops::quantize::Quantized;
+use crate::quant::Quantized;
 use candle_core::quantized::gguf_file::Value;
 use candle_core::quantized::{ggml_file, GgmlDType, QTensor};
 use candle_core::{DType, Device, Error, Result, Tensor};
@@ -12,7 +12,7 @@ use std::fs::File;
 use std::io::{BufReader, Read, Seek};
 use std::path::Path;
 
-/// A GGUF file: its metadata, and its tensors, of which each is read when it is asked for.
+/// An open GGUF file: its metadata, and its tensors, which are read one by one on demand.
 ///
 /// ```no_run
 /// use candle_core::Device;
@@ -38,11 +38,11 @@ pub struct Gguf<R> {
 /// Where a tensor lies in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GgufTensor {
-    /// As Candle has them: the row's length last.
+    /// In Candle's order: the length of a row last.
     pub dims: Vec<usize>,
     /// ggml's number of the type.
     pub type_id: u32,
-    /// From where the data begins.
+    /// The position in bytes from the start of the file's data.
     pub offset: u64,
 }
 
@@ -94,11 +94,11 @@ impl<R: Read + Seek> Gguf<R> {
         let mut source = Source::new(reader, name)?;
         let magic = source.array("the magic")?;
         if &magic != b"GGUF" {
-            return Err(source.error(format_args!("the magic is {magic:?}, \"GGUF\" accepted")));
+            return Err(source.error(format_args!("got the magic {magic:?}, expected \"GGUF\"")));
         }
         let version = u32::from_le_bytes(source.array("the version")?);
         if !matches!(version, 2 | 3) {
-            let message = format!("version {version} given, 2 or 3 (little-endian) accepted");
+            let message = format!("got version {version}, expected 2 or 3 (little-endian)");
             return Err(source.error(message));
         }
         let count = source.u64("the number of tensors")?;
@@ -121,7 +121,7 @@ impl<R: Read + Seek> Gguf<R> {
             Some(&Value::U32(align)) if align.is_power_of_two() => u64::from(align),
             Some(other) => {
                 let message =
-                    format!("general.alignment is {other:?}, a power of 2 as u32 accepted");
+                    format!("got general.alignment {other:?}, expected a power of 2 as u32");
                 return Err(source.error(message));
             }
         };
@@ -133,11 +133,12 @@ impl<R: Read + Seek> Gguf<R> {
         })
     }
 
+    /// The key-value pairs of the header.
     pub fn metadata(&self) -> &BTreeMap<String, Value> {
         &self.metadata
     }
 
-    /// All tensors, by name, those of types that can't be read too.
+    /// All tensors by name, including those of types that can't be read.
     pub fn tensors(&self) -> &BTreeMap<String, GgufTensor> {
         &self.tensors
     }
@@ -157,9 +158,9 @@ impl<R: Read + Seek> Gguf<R> {
         match tensor.kind() {
             Some(Kind::Ggml(dtype)) => {
                 let data = self.bytes(name, &tensor, dtype.block_size(), dtype.type_size())?;
-                // Candle would make a slice of blocks of no memory at all.
+                // Candle would make a slice of blocks from a null pointer.
                 if data.is_empty() {
-                    let message = format!("{name} has no elements, 1 or more accepted");
+                    let message = format!("got no elements of {name}, expected 1 or more");
                     return Err(self.source.error(message));
                 }
                 let read = ggml_file::qtensor_from_ggml(dtype, &data, tensor.dims, device);
@@ -206,10 +207,10 @@ impl<R: Read + Seek> Gguf<R> {
         }
     }
 
-    fn unsupported(&self, name: &str, tensor: &GgufTensor, accepted: &str) -> Error {
+    fn unsupported(&self, name: &str, tensor: &GgufTensor, expected: &str) -> Error {
         let id = tensor.type_id;
         self.source.error(format_args!(
-            "{name} has type {id}, the types {accepted} accepted"
+            "got {name} of type {id}, expected the types {expected}"
         ))
     }
 
@@ -225,10 +226,10 @@ impl<R: Read + Seek> Gguf<R> {
         let cols = dims.last().copied().unwrap_or(1);
         if cols % block != 0 {
             let message =
-                format!("{name} has shape {dims:?}, rows of whole blocks of {block} accepted");
+                format!("got {name} of shape {dims:?}, expected rows of whole blocks of {block}");
             return Err(self.source.error(message));
         }
-        // Also where a dim is 0 the others are multiplied, for strides.
+        // Candle multiplies all dims for the strides, so the product without the zeros must not overflow either.
         let product = |least: usize| {
             let mut dims = dims.iter().map(|&dim| dim.max(least));
             dims.try_fold(1usize, usize::checked_mul)

@@ -1,4 +1,4 @@
-//! What the header of a GGUF file is made of.
+//! The parts of a GGUF header: numbers, strings, metadata values and tensor descriptions.
 
 use super::GgufTensor;
 use crate::check;
@@ -6,7 +6,7 @@ use candle_core::quantized::gguf_file::Value;
 use candle_core::{Error, Result};
 use std::io::{Read, Seek, SeekFrom};
 
-/// A file that says what is missing where it ends too early.
+/// A reader whose errors say which part is missing when the file ends too early.
 pub struct Source<R> {
     reader: R,
     pub name: String,
@@ -14,7 +14,7 @@ pub struct Source<R> {
     len: u64,
 }
 
-/// Arrays within arrays; files have no more than one.
+/// How deep arrays may be nested. Known files have arrays, but none within another.
 const DEPTH: usize = 4;
 
 impl<R: Read + Seek> Source<R> {
@@ -42,7 +42,7 @@ impl<R: Read + Seek> Source<R> {
         Ok(())
     }
 
-    /// Nothing is allocated that the file doesn't have.
+    /// The next `len` bytes. The length is checked against the file before anything is allocated.
     pub fn bytes(&mut self, len: u64, what: &str) -> Result<Vec<u8>> {
         let (pos, end) = (self.pos, self.len);
         if len > end.saturating_sub(pos) {
@@ -74,7 +74,7 @@ impl<R: Read + Seek> Source<R> {
     pub fn string(&mut self, what: &str) -> Result<String> {
         let len = self.u64(what)?;
         let bytes = self.bytes(len, what)?;
-        // Tokens in the wild aren't always UTF-8.
+        // Real files have tokens that are not UTF-8.
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
@@ -107,18 +107,18 @@ impl<R: Read + Seek> Source<R> {
             12 => Value::F64(f64::from_le_bytes(self.array(key)?)),
             9 => return Err(self.error(format_args!("metadata {key:?} has arrays of arrays"))),
             kind => {
-                let message = format!("metadata {key:?} has type {kind}, 0 to 12 accepted");
+                let message = format!("got metadata {key:?} of type {kind}, expected 0 to 12");
                 return Err(self.error(message));
             }
         })
     }
 
-    /// Name and place of a tensor. Its type is not looked at yet.
+    /// The name and the position of a tensor. Its type is checked when it is read.
     pub fn tensor(&mut self) -> Result<(String, GgufTensor)> {
         let name = self.string("a tensor's name")?;
         let rank = self.u32(&name)?;
         if rank > 8 {
-            return Err(self.error(format_args!("{name} has {rank} dims, up to 8 accepted")));
+            return Err(self.error(format_args!("got {name} of {rank} dims, expected up to 8")));
         }
         let mut dims = vec![];
         for _ in 0..rank {
@@ -128,7 +128,7 @@ impl<R: Read + Seek> Source<R> {
             };
             dims.push(dim);
         }
-        // ggml has the row's length first.
+        // ggml stores the length of a row first.
         dims.reverse();
         let tensor = GgufTensor {
             dims,

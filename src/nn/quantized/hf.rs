@@ -1,27 +1,28 @@
-//! BitNet checkpoints of transformers.
+//! Layers of the BitNet checkpoints that Hugging Face's transformers writes.
 
-use super::stored::check_codes;
+use super::save_load::check_codes;
 use super::{PackedBitLinear, SubNorm};
 use crate::check;
-use crate::cpu::codes::pack;
-use crate::ops::quantize::{Per, Quantized, Scheme};
+use crate::quant::pack;
+use crate::quant::{Quantized, ScaleScope, Scheme};
 use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::VarBuilder;
 
 const NAME: &str = "hf_bit_linear";
 
-/// What a checkpoint's `weight_scale` means: the `linear_class` of its `quantization_config`. The file itself doesn't tell.
+/// The meaning of a checkpoint's `weight_scale`: the `linear_class` of its `quantization_config`. The tensors don't tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinearClass {
-    /// "bitlinear": `y = x·Wᵀ / weight_scale + bias`, so that it is 1 / mean |W|.
+    /// "bitlinear": `y = x·Wᵀ / weight_scale + bias`; the scale is 1 / mean |W|.
     BitLinear,
-    /// "autobitlinear": `y = (x·Wᵀ + bias) · weight_scale`, so that it is mean |W|.
+    /// "autobitlinear": `y = (x·Wᵀ + bias) · weight_scale`; the scale is mean |W|.
     AutoBitLinear,
 }
 
-/// What a checkpoint's config says about its linear layers.
+/// The part of a checkpoint's config that concerns its linear layers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HfConfig {
+    /// The meaning of `weight_scale`.
     pub linear_class: LinearClass,
     /// `rms_norm_eps` where `use_rms_norm` is set: each layer has a norm with the weight `rms_norm.weight`.
     pub rms_norm_eps: Option<f32>,
@@ -77,7 +78,7 @@ fn build(
     vb: VarBuilder,
 ) -> Result<PackedBitLinear> {
     if !out_dim.is_multiple_of(4) {
-        let message = format!("{out_dim} outputs given, a multiple of 4 accepted");
+        let message = format!("got {out_dim} outputs, expected a multiple of 4");
         return Err(check::error(NAME, message));
     }
     let device = vb.device().clone();
@@ -89,7 +90,7 @@ fn build(
     let scale = get(&[1], "weight_scale", DType::F32)?;
     let weight = hf_weight(&packed, &scale, config.linear_class)?.to_device(&device)?;
     let bias = match (bias, config.linear_class) {
-        // There, the bias is scaled with the product.
+        // In this class, the bias is scaled with the product.
         (Some(bias), LinearClass::AutoBitLinear) => {
             let scale = f64::from(
                 scale
@@ -108,8 +109,7 @@ fn build(
             eps,
         )),
         (None, true) => {
-            let message =
-                "there is a rms_norm.weight, but no rms_norm_eps is given; one is accepted";
+            let message = "got no rms_norm_eps, expected one: the file has a rms_norm.weight";
             return Err(check::error(NAME, message));
         }
         (None, false) => None,
@@ -117,15 +117,15 @@ fn build(
     PackedBitLinear::new(weight, bias, norm)
 }
 
-/// A weight `[out, in]` of uint8 `[out / 4, in]`, in which row i · out/4 + p lies at the bits 2i of byte row p, and of its
-/// scale.
+/// Converts a checkpoint's weight: uint8 `[out / 4, in]`, where row `i · out / 4 + p` is stored in bits 2i and 2i + 1 of byte
+/// row p.
 pub fn hf_weight(packed: &Tensor, weight_scale: &Tensor, class: LinearClass) -> Result<Quantized> {
     let (dtype, dims) = (packed.dtype(), packed.dims());
     let (DType::U8, &[quarter, cols]) = (dtype, dims) else {
-        let message = format!("weight is {dims:?} of {dtype:?}, [out / 4, in] of U8 accepted");
+        let message = format!("got weight {dims:?} of {dtype:?}, expected [out / 4, in] of U8");
         return Err(check::error(NAME, message));
     };
-    let scheme = Scheme::ternary(Per::Tensor);
+    let scheme = Scheme::ternary(ScaleScope::Tensor);
     let bytes: Vec<u8> = packed.to_device(&Device::Cpu)?.flatten_all()?.to_vec1()?;
     let row_bytes = scheme.row_bytes(cols);
     let mut codes = vec![0; 4 * quarter * row_bytes];
@@ -144,11 +144,11 @@ pub fn hf_weight(packed: &Tensor, weight_scale: &Tensor, class: LinearClass) -> 
     Quantized::new(codes, scale, None, (4 * quarter, cols), scheme)
 }
 
-/// What codes are multiplied by.
+/// The number that codes are multiplied by.
 fn scale(weight_scale: &Tensor, class: LinearClass) -> Result<f32> {
     if weight_scale.elem_count() != 1 {
         let message = format!(
-            "weight_scale has shape {:?}, [1] accepted",
+            "got weight_scale of shape {:?}, expected [1]",
             weight_scale.shape()
         );
         return Err(check::error(NAME, message));
@@ -163,7 +163,7 @@ fn scale(weight_scale: &Tensor, class: LinearClass) -> Result<f32> {
         true => Ok(scale),
         false => Err(check::error(
             NAME,
-            format_args!("weight_scale is {given}, for {class:?} a positive number accepted"),
+            format_args!("got weight_scale {given}, expected a positive number for {class:?}"),
         )),
     }
 }

@@ -1,8 +1,8 @@
-//! What MLX quantised.
+//! Layers of models that MLX quantised.
 
 use super::QuantLinear;
 use crate::check;
-use crate::ops::quantize::{Quantized, Scheme};
+use crate::quant::{Quantized, Scheme};
 use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::VarBuilder;
 
@@ -27,7 +27,7 @@ impl MlxQuantization {
             return Ok(());
         }
         let message = format!(
-            "{bits} bits in groups of {group_size} given for {cols} inputs, 2, 4 or 8 bits in groups of 32, 64 or 128 that divide the inputs accepted"
+            "got {bits} bits in groups of {group_size} for {cols} inputs, expected 2, 4 or 8 bits in groups of 32, 64 or 128 that divide the inputs"
         );
         Err(check::error(NAME, message))
     }
@@ -100,13 +100,13 @@ pub fn mlx_weight(
     let (dtype, dims) = (weight.dtype(), weight.dims());
     let (DType::U32, &[out, words]) = (dtype, dims) else {
         let message =
-            format!("weight is {dims:?} of {dtype:?}, [out, in · bits / 32] of U32 accepted");
+            format!("got weight {dims:?} of {dtype:?}, expected [out, in · bits / 32] of U32");
         return Err(check::error(NAME, message));
     };
     let cols = words * 32 / (config.bits.max(1) as usize);
     config.check(cols)?;
-    check::float(NAME, scales)?;
-    check::float(NAME, biases)?;
+    check::is_float(NAME, scales)?;
+    check::is_float(NAME, biases)?;
     let words_of: Vec<u32> = weight.to_device(&Device::Cpu)?.flatten_all()?.to_vec1()?;
     // The lowest byte first is the order of the codes.
     let bytes: Vec<u8> = words_of.into_iter().flat_map(u32::to_le_bytes).collect();

@@ -31,49 +31,49 @@
 //! # candle_core::Result::Ok(())
 //! ```
 //!
-//! Others' files: [`hf_bit_linear`] reads BitNet checkpoints of transformers, [`mlx_linear`] what MLX quantised, and [`Gguf`]
-//! TQ1_0 and TQ2_0 tensors.
+//! Files of other packages: [`hf_bit_linear`] reads BitNet checkpoints of transformers, [`mlx_linear`] models that MLX quantised,
+//! and [`Gguf`] TQ1_0 and TQ2_0 tensors.
 //!
 //! # Files of our own
 //!
-//! [`PackedLinear::tensors`] makes tensors of a layer, of which [`PackedLinear::load`] makes the same layer again, bit for bit.
-//! They are self-describing, and may stand with those of other layers in one safetensors file:
+//! [`PackedLinear::tensors`] returns the tensors of a layer, from which [`PackedLinear::load`] makes the same layer again, bit for
+//! bit. They describe themselves, and the tensors of several layers may be in one safetensors file:
 //!
 //! | tensor | |
 //! |---|---|
 //! | `scheme` | u8: a JSON text, such as `{"format":1,"layer":"bit_linear","shape":[8,16],"grid":"ternary",..}` |
-//! | `weight` | u8 `[out, bytes of a row]`: the codes, packed along a row as [`Packing`](crate::ops::quantize::Packing) says |
+//! | `weight` | u8 `[out, bytes of a row]`: the codes, packed along a row as [`Packing`](crate::quant::Packing) says |
 //! | `scales` | f32 `[1]`, `[out, 1]` or `[out, in / group]` |
 //! | `offsets` | f32, as the scales: zero points or biases, of the schemes that have them |
 //! | `bias` | `[out]`, of layers that have one |
 //! | `rms_norm.weight` | `[in]`, of layers whose norm has one |
 //!
-//! The text names the layer, the weight's shape, the parts of its [`Scheme`](crate::ops::quantize::Scheme), the dtype of the
-//! bias and of the norm's weight if there are any, and the norm's eps. (Numbers that aren't integers are strings, so that
-//! every reader gets the same bits.) It is a tensor, and not the file's metadata, so that it stays with its layer when files
-//! are merged or split, and a `VarBuilder` finds it.
+//! The text names the layer, the weight's shape, the parts of its [`Scheme`](crate::quant::Scheme), the dtype of the
+//! bias and of the norm's weight if there are any, and the norm's eps. (Floats are strings, so that every reader parses the
+//! same bits.) It is a tensor instead of file metadata: it stays with its layer when files are merged or split, and a
+//! `VarBuilder` finds it.
 
 mod bit_linear;
 mod description;
-mod either;
 mod gguf;
 mod gguf_header;
+mod gguf_ternary;
 mod hf;
-mod linear;
 mod mlx;
-mod norm;
-mod packed;
-mod stored;
-mod tq;
+mod packed_bit_linear;
+mod packed_linear;
+mod quant_linear;
+mod save_load;
+mod sub_norm;
 
 pub use bit_linear::{bit_linear, bit_linear_no_bias, BitLinear, BitLinearConfig, SubNormConfig};
-pub use either::PackedLinear;
 pub use gguf::{Gguf, GgufTensor};
 pub use hf::{hf_bit_linear, hf_bit_linear_no_bias, hf_weight, HfConfig, LinearClass};
-pub use linear::QuantLinear;
 pub use mlx::{mlx_linear, mlx_linear_no_bias, mlx_weight, MlxQuantization};
-pub use norm::SubNorm;
-pub use packed::PackedBitLinear;
+pub use packed_bit_linear::PackedBitLinear;
+pub use packed_linear::PackedLinear;
+pub use quant_linear::QuantLinear;
+pub use sub_norm::SubNorm;
 
-/// What [`candle_core::safetensors::load`] gives.
+/// Tensors by name, as [`candle_core::safetensors::load`] returns them.
 pub type Tensors = std::collections::HashMap<String, candle_core::Tensor>;

@@ -81,12 +81,10 @@ pub fn backward(
 #[cfg(test)]
 mod tests {
     use super::Params;
-    use std::mem::{offset_of, size_of};
+    use crate::metal::mirror::assert_mirrors;
 
     #[test]
     fn params_mirror_the_kernel() {
-        assert_eq!(size_of::<Params>(), 16);
-        assert_eq!(offset_of!(Params, act_param), 8);
-        assert_eq!(offset_of!(Params, aligned), 12);
+        assert_mirrors!(Params => "activation" ActivationParams { n, act_param, aligned });
     }
 }

@@ -1,24 +1,24 @@
 //! A map over (x, scale, bias), the last two read by their period where they were broadcast.
 
 use super::NAME;
+use crate::act::Act;
+use crate::cpu::act::{ActTerm, AroundAct, WithAct};
 use crate::cpu::elementwise::{self, Input};
 use crate::cpu::simd::Simd;
 use crate::cpu::{element::Element, gather, with_float};
-use crate::ops::activation::cpu::{with_body, Around, Part};
-use crate::ops::activation::Act;
 use candle_core::{CpuStorage, Layout, Result, Shape};
 
 #[derive(Clone, Copy)]
 struct Affine;
 
-impl Around<3, 1, 1> for Affine {
-    const PARTS: [Part; 1] = [Part::Value];
+impl AroundAct<3, 1, 1> for Affine {
+    const TERMS: [ActTerm; 1] = [ActTerm::Value];
     #[inline(always)]
-    fn z<S: Simd>(&self, s: S, [x, scale, bias]: [S::F; 3]) -> S::F {
+    fn act_input<S: Simd>(&self, s: S, [x, scale, bias]: [S::F; 3]) -> S::F {
         s.fma(x, scale, bias)
     }
     #[inline(always)]
-    fn out<S: Simd>(&self, _: S, _: [S::F; 3], [value]: [S::F; 1]) -> [S::F; 1] {
+    fn output<S: Simd>(&self, _: S, _: [S::F; 3], [value]: [S::F; 1]) -> [S::F; 1] {
         [value]
     }
 }
@@ -36,7 +36,7 @@ pub fn forward(
             Input::spread(scale, xl)?,
             Input::spread(bias, xl)?,
         ];
-        Ok(T::wrap(with_body!(Affine, act, |body| elementwise::map(n, inputs, body))))
+        Ok(T::wrap(elementwise::map(n, inputs, WithAct(Affine, act))))
     })?;
     Ok((out, xl.shape().clone()))
 }
@@ -50,9 +50,7 @@ pub fn forward_inplace(
     with_float!(NAME, x, |x: &[T]| {
         let inputs = [Input::spread(scale, xl)?, Input::spread(bias, xl)?];
         gather::update(x, xl, |x: &mut [T]| {
-            with_body!(Affine, act, |body| elementwise::map_in_place(
-                x, inputs, body
-            ))
+            elementwise::map_in_place(x, inputs, WithAct(Affine, act))
         });
         Ok(())
     })

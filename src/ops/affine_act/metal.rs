@@ -1,10 +1,10 @@
 //! Launches of kernels/affine_act.metal.
 
 use super::NAME;
+use crate::act::Act;
 use crate::metal::{
     aligned4, alloc, dtype_name, finish, grid, sources, InPlace, Launch, Operand, Spread,
 };
-use crate::ops::activation::Act;
 use candle_core::backend::BackendStorage;
 use candle_core::{Layout, MetalStorage, Result, Shape};
 
@@ -81,14 +81,12 @@ pub fn forward_inplace(act: Act, (x, xl): Arg, scale: Arg, bias: Arg) -> Result<
 #[cfg(test)]
 mod tests {
     use super::Params;
-    use std::mem::{offset_of, size_of};
+    use crate::metal::mirror::assert_mirrors;
 
     #[test]
     fn params_mirror_the_kernel() {
-        assert_eq!(size_of::<Params>(), 48);
-        assert_eq!(offset_of!(Params, scale), 8);
-        assert_eq!(offset_of!(Params, bias), 24);
-        assert_eq!(offset_of!(Params, act_param), 40);
-        assert_eq!(offset_of!(Params, aligned), 44);
+        assert_mirrors!(Params => "affine_act" AffineActParams {
+            n, scale, bias, act_param, aligned
+        });
     }
 }

@@ -7,13 +7,14 @@ mod cpu;
 #[cfg(feature = "metal")]
 mod metal;
 
-use super::activation::{self, grad_before, Act};
+use super::activation::{self, grad_through_act, Act};
 use super::binary_act::mul_act;
 use super::reduce::sum_to;
-use crate::{apply, check};
+use crate::check;
+use crate::op::{self, custom_op, ArgMut, Args, Grads, InplaceOp, Op, OpResult, Spec};
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
-use candle_core::{CpuStorage, CustomOp3, InplaceOp3, Layout, Result, Shape, Tensor};
+use candle_core::{CpuStorage, Result, Tensor};
 
 const NAME: &str = "affine_act";
 
@@ -30,106 +31,60 @@ const NAME: &str = "affine_act";
 /// # candle_core::Result::Ok(())
 /// ```
 pub fn affine_act(x: &Tensor, scale: &Tensor, bias: &Tensor, act: Act) -> Result<Tensor> {
-    check_args(x, scale, bias)?;
-    if !check::served(x) {
-        return reference(x, scale, bias, act);
-    }
-    apply::op3(x, scale, bias, AffineAct(act))
+    op::apply(NAME, AffineAct(act), &[x, scale, bias])
 }
 
 /// `x = act(x · scale + bias)` in x's own memory, for inference.
 pub fn affine_act_inplace(x: &Tensor, scale: &Tensor, bias: &Tensor, act: Act) -> Result<()> {
-    check_args(x, scale, bias)?;
-    check::untracked(NAME, x)?;
-    apply::inplace3(x, scale, bias, AffineAct(act))
+    op::apply_inplace("affine_act_inplace", AffineAct(act), x, &[scale, bias])
 }
 
-fn check_args(x: &Tensor, scale: &Tensor, bias: &Tensor) -> Result<()> {
-    check::float(NAME, x)?;
-    for (name, t) in [("scale", scale), ("bias", bias)] {
-        check::alike(NAME, x, name, t)?;
-        check::broadcasts(NAME, x, name, t)?;
-    }
-    Ok(())
-}
-
-/// [`affine_act`] as a CustomOp, out of place and in place.
+/// [`affine_act`] as a CustomOp, out of place and in place: `x.apply_op3(&scale, &bias, AffineAct(Act::Relu))`.
 #[derive(Clone, Copy, Debug)]
 pub struct AffineAct(pub Act);
 
-impl CustomOp3 for AffineAct {
-    fn name(&self) -> &'static str {
-        NAME
+custom_op!(AffineAct: CustomOp3, InplaceOp3);
+
+impl Op for AffineAct {
+    const NAME: &'static str = NAME;
+    const ARGS: &'static [&'static str] = &["x", "scale", "bias"];
+
+    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
+        check::same_floats(name, Self::ARGS, args)?;
+        check::broadcasts(name, args[0], "scale", args[1])?;
+        check::broadcasts(name, args[0], "bias", args[2])
     }
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        xl: &Layout,
-        scale: &CpuStorage,
-        sl: &Layout,
-        bias: &CpuStorage,
-        bl: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        cpu::forward(self.0, (x, xl), (scale, sl), (bias, bl))
+    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+        cpu::forward(self.0, args[0], args[1], args[2])
     }
     #[cfg(feature = "metal")]
-    fn metal_fwd(
-        &self,
-        x: &MetalStorage,
-        xl: &Layout,
-        scale: &MetalStorage,
-        sl: &Layout,
-        bias: &MetalStorage,
-        bl: &Layout,
-    ) -> Result<(MetalStorage, Shape)> {
-        metal::forward(self.0, (x, xl), (scale, sl), (bias, bl))
+    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+        metal::forward(self.0, args[0], args[1], args[2])
     }
-    fn bwd(
-        &self,
-        x: &Tensor,
-        scale: &Tensor,
-        bias: &Tensor,
-        _: &Tensor,
-        g: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let dz = grad_before(self.0, g, || affine_act(x, scale, bias, Act::Identity))?;
+    fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
+        let (x, scale, bias) = (inputs[0], inputs[1], inputs[2]);
+        let dz = grad_through_act(self.0, g, || affine_act(x, scale, bias, Act::Identity))?;
         let dx = || mul_act(&dz, scale, Act::Identity);
         let dscale = || sum_to(&mul_act(&dz, x, Act::Identity)?, scale.shape());
         let dbias = || sum_to(&dz, bias.shape());
-        Ok((
+        Ok(vec![
             x.track_op().then(dx).transpose()?,
             scale.track_op().then(dscale).transpose()?,
             bias.track_op().then(dbias).transpose()?,
-        ))
+        ])
+    }
+    fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
+        reference(args[0], args[1], args[2], self.0)
     }
 }
 
-impl InplaceOp3 for AffineAct {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-    fn cpu_fwd(
-        &self,
-        x: &mut CpuStorage,
-        xl: &Layout,
-        scale: &CpuStorage,
-        sl: &Layout,
-        bias: &CpuStorage,
-        bl: &Layout,
-    ) -> Result<()> {
-        cpu::forward_inplace(self.0, (x, xl), (scale, sl), (bias, bl))
+impl InplaceOp for AffineAct {
+    fn cpu_inplace(&self, x: ArgMut, rest: Args<CpuStorage>) -> Result<()> {
+        cpu::forward_inplace(self.0, x, rest[0], rest[1])
     }
     #[cfg(feature = "metal")]
-    fn metal_fwd(
-        &self,
-        x: &mut MetalStorage,
-        xl: &Layout,
-        scale: &MetalStorage,
-        sl: &Layout,
-        bias: &MetalStorage,
-        bl: &Layout,
-    ) -> Result<()> {
-        metal::forward_inplace(self.0, (x, xl), (scale, sl), (bias, bl))
+    fn metal_inplace(&self, args: Args<MetalStorage>) -> Result<()> {
+        metal::forward_inplace(self.0, args[0], args[1], args[2])
     }
 }
 

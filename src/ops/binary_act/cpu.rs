@@ -1,10 +1,10 @@
 //! Maps over (x, y) and (x, y, g); y is read by its period where it was broadcast.
 
 use super::{BinaryAct, BinaryOp, NAME};
+use crate::cpu::act::{ActTerm, AroundAct, WithAct};
 use crate::cpu::elementwise::{self, Input};
 use crate::cpu::simd::Simd;
 use crate::cpu::{element::Element, gather, with_float};
-use crate::ops::activation::cpu::{with_body, Around, Part};
 use candle_core::{CpuStorage, Layout, Result, Shape};
 
 /// act(x ∘ y)
@@ -13,14 +13,14 @@ macro_rules! forward_of {
         #[derive(Clone, Copy)]
         struct $name;
 
-        impl Around<2, 1, 1> for $name {
-            const PARTS: [Part; 1] = [Part::Value];
+        impl AroundAct<2, 1, 1> for $name {
+            const TERMS: [ActTerm; 1] = [ActTerm::Value];
             #[inline(always)]
-            fn z<S: Simd>(&self, s: S, [x, y]: [S::F; 2]) -> S::F {
+            fn act_input<S: Simd>(&self, s: S, [x, y]: [S::F; 2]) -> S::F {
                 s.$op(x, y)
             }
             #[inline(always)]
-            fn out<S: Simd>(&self, _: S, _: [S::F; 2], [value]: [S::F; 1]) -> [S::F; 1] {
+            fn output<S: Simd>(&self, _: S, _: [S::F; 2], [value]: [S::F; 1]) -> [S::F; 1] {
                 [value]
             }
         }
@@ -33,15 +33,15 @@ forward_of!(Mul, mul);
 #[derive(Clone, Copy)]
 struct AddBwd;
 
-impl Around<3, 1, 1> for AddBwd {
-    const PARTS: [Part; 1] = [Part::Slope];
+impl AroundAct<3, 1, 1> for AddBwd {
+    const TERMS: [ActTerm; 1] = [ActTerm::Derivative];
     #[inline(always)]
-    fn z<S: Simd>(&self, s: S, [x, y, _]: [S::F; 3]) -> S::F {
+    fn act_input<S: Simd>(&self, s: S, [x, y, _]: [S::F; 3]) -> S::F {
         s.add(x, y)
     }
     #[inline(always)]
-    fn out<S: Simd>(&self, s: S, [_, _, g]: [S::F; 3], [slope]: [S::F; 1]) -> [S::F; 1] {
-        [s.mul(g, slope)]
+    fn output<S: Simd>(&self, s: S, [_, _, g]: [S::F; 3], [derivative]: [S::F; 1]) -> [S::F; 1] {
+        [s.mul(g, derivative)]
     }
 }
 
@@ -49,15 +49,15 @@ impl Around<3, 1, 1> for AddBwd {
 #[derive(Clone, Copy)]
 struct MulBwd;
 
-impl Around<3, 1, 2> for MulBwd {
-    const PARTS: [Part; 1] = [Part::Slope];
+impl AroundAct<3, 1, 2> for MulBwd {
+    const TERMS: [ActTerm; 1] = [ActTerm::Derivative];
     #[inline(always)]
-    fn z<S: Simd>(&self, s: S, [x, y, _]: [S::F; 3]) -> S::F {
+    fn act_input<S: Simd>(&self, s: S, [x, y, _]: [S::F; 3]) -> S::F {
         s.mul(x, y)
     }
     #[inline(always)]
-    fn out<S: Simd>(&self, s: S, [x, y, g]: [S::F; 3], [slope]: [S::F; 1]) -> [S::F; 2] {
-        let dz = s.mul(g, slope);
+    fn output<S: Simd>(&self, s: S, [x, y, g]: [S::F; 3], [derivative]: [S::F; 1]) -> [S::F; 2] {
+        let dz = s.mul(g, derivative);
         [s.mul(dz, y), s.mul(dz, x)]
     }
 }
@@ -71,8 +71,8 @@ pub fn forward(
     let out = with_float!(NAME, x, T => {
         let inputs = [Input::<T>::dense((x, xl))?, Input::spread(y, xl)?];
         Ok(T::wrap(match op {
-            BinaryOp::Add => with_body!(Add, act, |body| elementwise::map(n, inputs, body)),
-            BinaryOp::Mul => with_body!(Mul, act, |body| elementwise::map(n, inputs, body)),
+            BinaryOp::Add => elementwise::map(n, inputs, WithAct(Add, act)),
+            BinaryOp::Mul => elementwise::map(n, inputs, WithAct(Mul, act)),
         }))
     })?;
     Ok((out, xl.shape().clone()))
@@ -86,8 +86,8 @@ pub fn forward_inplace(
     with_float!(NAME, x, |x: &[T]| {
         let y = [Input::spread(y, xl)?];
         gather::update(x, xl, |x: &mut [T]| match op {
-            BinaryOp::Add => with_body!(Add, act, |body| elementwise::map_in_place(x, y, body)),
-            BinaryOp::Mul => with_body!(Mul, act, |body| elementwise::map_in_place(x, y, body)),
+            BinaryOp::Add => elementwise::map_in_place(x, y, WithAct(Add, act)),
+            BinaryOp::Mul => elementwise::map_in_place(x, y, WithAct(Mul, act)),
         });
         Ok(())
     })
@@ -103,8 +103,8 @@ pub fn backward(
     with_float!(NAME, x, T => {
         let inputs = [Input::<T>::dense((x, xl))?, Input::spread(y, xl)?, Input::dense(g)?];
         Ok(T::wrap(match op {
-            BinaryOp::Add => with_body!(AddBwd, act, |body| elementwise::map(n, inputs, body)),
-            BinaryOp::Mul => with_body!(MulBwd, act, |body| elementwise::map(n, inputs, body)),
+            BinaryOp::Add => elementwise::map(n, inputs, WithAct(AddBwd, act)),
+            BinaryOp::Mul => elementwise::map(n, inputs, WithAct(MulBwd, act)),
         }))
     })
 }

@@ -95,13 +95,10 @@ pub fn backward(op: BinaryAct, (x, xl): Arg, y: Arg, (g, gl): Arg) -> Result<Met
 #[cfg(test)]
 mod tests {
     use super::Params;
-    use std::mem::{offset_of, size_of};
+    use crate::metal::mirror::assert_mirrors;
 
     #[test]
     fn params_mirror_the_kernel() {
-        assert_eq!(size_of::<Params>(), 32);
-        assert_eq!(offset_of!(Params, y), 8);
-        assert_eq!(offset_of!(Params, act_param), 24);
-        assert_eq!(offset_of!(Params, aligned), 28);
+        assert_mirrors!(Params => "binary_act" BinaryActParams { n, y, act_param, aligned });
     }
 }

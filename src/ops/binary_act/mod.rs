@@ -9,12 +9,12 @@ mod metal;
 
 use super::activation::{self, Act, STOCK_MOST};
 use super::reduce::sum_to;
-use crate::{apply, check};
+use crate::check;
+use crate::layout::as_vector;
+use crate::op::{self, custom_op, ArgMut, Args, Grads, InplaceOp, Op, OpResult, Spec};
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
-use candle_core::{
-    CpuStorage, CustomOp2, CustomOp3, DType, InplaceOp2, Layout, Result, Shape, Tensor,
-};
+use candle_core::{CpuStorage, DType, Layout, Result, Shape, Tensor};
 
 const NAME: &str = "binary_act";
 
@@ -46,164 +46,142 @@ impl BinaryOp {
 /// # candle_core::Result::Ok(())
 /// ```
 pub fn add_act(x: &Tensor, y: &Tensor, act: Act) -> Result<Tensor> {
-    apply(x, y, BinaryOp::Add, act)
+    apply("add_act", x, y, BinaryOp::Add, act)
 }
 
 /// `act(x · y)`; y broadcasts to x's shape.
 pub fn mul_act(x: &Tensor, y: &Tensor, act: Act) -> Result<Tensor> {
-    apply(x, y, BinaryOp::Mul, act)
+    apply("mul_act", x, y, BinaryOp::Mul, act)
 }
 
 /// `max(x + y, 0)`
 pub fn add_relu(x: &Tensor, y: &Tensor) -> Result<Tensor> {
-    add_act(x, y, Act::Relu)
+    apply("add_relu", x, y, BinaryOp::Add, Act::Relu)
 }
 
 /// `max(x · y, 0)`
 pub fn mul_relu(x: &Tensor, y: &Tensor) -> Result<Tensor> {
-    mul_act(x, y, Act::Relu)
+    apply("mul_relu", x, y, BinaryOp::Mul, Act::Relu)
 }
 
 /// `act(x + bias)` with a bias over the last dim.
 pub fn bias_act(x: &Tensor, bias: &Tensor, act: Act) -> Result<Tensor> {
-    check_bias(x, bias)?;
-    add_act(x, bias, act)
+    let bias = as_vector(bias, x.dims().last().copied().unwrap_or(1))?;
+    check_bias("bias_act", x, &bias)?;
+    apply("bias_act", x, &bias, BinaryOp::Add, act)
 }
 
 /// `x = act(x + bias)` in x's own memory, for inference.
 pub fn bias_act_inplace(x: &Tensor, bias: &Tensor, act: Act) -> Result<()> {
-    check_bias(x, bias)?;
-    add_act_inplace(x, bias, act)
+    let bias = as_vector(bias, x.dims().last().copied().unwrap_or(1))?;
+    check_bias("bias_act_inplace", x, &bias)?;
+    apply_inplace("bias_act_inplace", x, &bias, BinaryOp::Add, act)
 }
 
-fn check_bias(x: &Tensor, bias: &Tensor) -> Result<()> {
-    check::float("bias_act", x)?;
-    check::has_dims("bias_act", x)?;
-    check::alike("bias_act", x, "bias", bias)?;
-    check::over_last_dim("bias_act", x, "bias", bias)
+/// A bias is stricter than what the op accepts: it does not broadcast along the last dim.
+fn check_bias(name: &'static str, x: &Tensor, bias: &Tensor) -> Result<()> {
+    check::same_device(name, &["x", "bias"], &[x, bias])?;
+    check::same_floats(name, &["x", "bias"], &[x.into(), bias.into()])?;
+    check::has_dims(name, x)?;
+    check::vector(name, "bias", bias, x.dims()[x.rank() - 1], "last dim")
 }
 
 /// `x = act(x + y)` in x's own memory, for inference.
 pub fn add_act_inplace(x: &Tensor, y: &Tensor, act: Act) -> Result<()> {
-    apply_inplace(x, y, BinaryOp::Add, act)
+    apply_inplace("add_act_inplace", x, y, BinaryOp::Add, act)
 }
 
 /// `x = act(x · y)` in x's own memory, for inference.
 pub fn mul_act_inplace(x: &Tensor, y: &Tensor, act: Act) -> Result<()> {
-    apply_inplace(x, y, BinaryOp::Mul, act)
+    apply_inplace("mul_act_inplace", x, y, BinaryOp::Mul, act)
 }
 
-fn check_args(x: &Tensor, y: &Tensor) -> Result<()> {
-    check::float(NAME, x)?;
-    check::alike(NAME, x, "y", y)?;
-    check::broadcasts(NAME, x, "y", y)
-}
-
-fn apply(x: &Tensor, y: &Tensor, op: BinaryOp, act: Act) -> Result<Tensor> {
-    check_args(x, y)?;
+fn apply(name: &'static str, x: &Tensor, y: &Tensor, op: BinaryOp, act: Act) -> Result<Tensor> {
     if stock_loop(x, y, act) {
         return match op {
             BinaryOp::Add => x + y,
             BinaryOp::Mul => x * y,
         };
     }
-    if !check::served(x) {
-        return reference(x, y, op, act);
-    }
-    apply::op2(x, y, BinaryAct { op, act })
+    op::apply(name, BinaryAct { op, act }, &[x, y])
+}
+
+fn apply_inplace(name: &'static str, x: &Tensor, y: &Tensor, op: BinaryOp, act: Act) -> Result<()> {
+    op::apply_inplace(name, BinaryAct { op, act }, x, &[y])
 }
 
 /// Stock's f32 sums and products are as fast as can be where the caches hold them. Their backward is not.
 fn stock_loop(x: &Tensor, y: &Tensor, act: Act) -> bool {
     act == Act::Identity
         && !(x.track_op() || y.track_op())
-        && (x.dtype() == DType::F32 && x.device().is_cpu())
+        && (x.dtype() == DType::F32 && y.dtype() == DType::F32)
+        && (x.device().is_cpu() && y.device().is_cpu())
         && x.dims() == y.dims()
         && (x.is_contiguous() && y.is_contiguous())
         && x.elem_count() < STOCK_MOST
 }
 
-fn apply_inplace(x: &Tensor, y: &Tensor, op: BinaryOp, act: Act) -> Result<()> {
-    check_args(x, y)?;
-    check::untracked(NAME, x)?;
-    apply::inplace2(x, y, BinaryAct { op, act })
-}
-
 /// [`add_act`] and [`mul_act`] as a CustomOp, out of place and in place.
 #[derive(Clone, Copy, Debug)]
 pub struct BinaryAct {
+    /// What is done with x and y.
     pub op: BinaryOp,
+    /// The activation of the sum or product.
     pub act: Act,
 }
 
-impl CustomOp2 for BinaryAct {
-    fn name(&self) -> &'static str {
-        NAME
+custom_op!(BinaryAct: CustomOp2, InplaceOp2);
+
+impl Op for BinaryAct {
+    const NAME: &'static str = NAME;
+    const ARGS: &'static [&'static str] = &["x", "y"];
+
+    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
+        check::same_floats(name, Self::ARGS, args)?;
+        check::broadcasts(name, args[0], "y", args[1])
     }
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        xl: &Layout,
-        y: &CpuStorage,
-        yl: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        cpu::forward(*self, (x, xl), (y, yl))
+    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+        cpu::forward(*self, args[0], args[1])
     }
     #[cfg(feature = "metal")]
-    fn metal_fwd(
-        &self,
-        x: &MetalStorage,
-        xl: &Layout,
-        y: &MetalStorage,
-        yl: &Layout,
-    ) -> Result<(MetalStorage, Shape)> {
-        metal::forward(*self, (x, xl), (y, yl))
+    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+        metal::forward(*self, args[0], args[1])
     }
-    fn bwd(
-        &self,
-        x: &Tensor,
-        y: &Tensor,
-        _: &Tensor,
-        g: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+    fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
+        let (x, y) = (inputs[0], inputs[1]);
+        let grads = || op::apply("binary_act_bwd", BinaryActBwd(*self), &[x, y, g]);
         let (dx, dy) = match (self.op, self.act) {
             (BinaryOp::Add, Act::Identity) => (g.clone(), g.clone()),
             (BinaryOp::Add, _) => {
-                let dz = apply::op3(x, y, g, BinaryActBwd(*self))?;
+                let dz = grads()?;
                 (dz.clone(), dz)
             }
             (BinaryOp::Mul, _) => {
-                let both = apply::op3(x, y, g, BinaryActBwd(*self))?;
+                let both = grads()?;
                 (both.get(0)?, both.get(1)?)
             }
         };
         let dy = y.track_op().then(|| sum_to(&dy, y.shape())).transpose()?;
-        Ok((x.track_op().then_some(dx), dy))
+        Ok(vec![x.track_op().then_some(dx), dy])
+    }
+    fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
+        reference(args[0], args[1], self.op, self.act)
     }
 }
 
-impl InplaceOp2 for BinaryAct {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-    fn cpu_fwd(&self, x: &mut CpuStorage, xl: &Layout, y: &CpuStorage, yl: &Layout) -> Result<()> {
-        cpu::forward_inplace(*self, (x, xl), (y, yl))
+impl InplaceOp for BinaryAct {
+    fn cpu_inplace(&self, x: ArgMut, rest: Args<CpuStorage>) -> Result<()> {
+        cpu::forward_inplace(*self, x, rest[0])
     }
     #[cfg(feature = "metal")]
-    fn metal_fwd(
-        &self,
-        x: &mut MetalStorage,
-        xl: &Layout,
-        y: &MetalStorage,
-        yl: &Layout,
-    ) -> Result<()> {
-        metal::forward_inplace(*self, (x, xl), (y, yl))
+    fn metal_inplace(&self, args: Args<MetalStorage>) -> Result<()> {
+        metal::forward_inplace(*self, args[0], args[1])
     }
 }
 
 /// `(x, y, g) → dz` for a sum, `→ [dx, dy]` stacked for a product; dy before it is summed back.
 #[derive(Clone, Copy, Debug)]
-pub struct BinaryActBwd(pub BinaryAct);
+struct BinaryActBwd(BinaryAct);
 
 impl BinaryActBwd {
     fn shape(&self, x: &Layout) -> Shape {
@@ -214,34 +192,23 @@ impl BinaryActBwd {
     }
 }
 
-impl CustomOp3 for BinaryActBwd {
-    fn name(&self) -> &'static str {
-        "binary_act_bwd"
+impl Op for BinaryActBwd {
+    const NAME: &'static str = "binary_act_bwd";
+    const ARGS: &'static [&'static str] = &["x", "y", "grad_out"];
+
+    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
+        check::same_floats(name, Self::ARGS, args)?;
+        check::broadcasts(name, args[0], "y", args[1])?;
+        check::same_shape(name, args[0], "grad_out", args[2])
     }
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        xl: &Layout,
-        y: &CpuStorage,
-        yl: &Layout,
-        g: &CpuStorage,
-        gl: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let grads = cpu::backward(self.0, (x, xl), (y, yl), (g, gl))?;
-        Ok((grads, self.shape(xl)))
+    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+        let grads = cpu::backward(self.0, args[0], args[1], args[2])?;
+        Ok((grads, self.shape(args[0].1)))
     }
     #[cfg(feature = "metal")]
-    fn metal_fwd(
-        &self,
-        x: &MetalStorage,
-        xl: &Layout,
-        y: &MetalStorage,
-        yl: &Layout,
-        g: &MetalStorage,
-        gl: &Layout,
-    ) -> Result<(MetalStorage, Shape)> {
-        let grads = metal::backward(self.0, (x, xl), (y, yl), (g, gl))?;
-        Ok((grads, self.shape(xl)))
+    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+        let grads = metal::backward(self.0, args[0], args[1], args[2])?;
+        Ok((grads, self.shape(args[0].1)))
     }
 }
 

@@ -1,9 +1,10 @@
-//! Launches of kernels/bitlinear.metal. x is rounded by kernels/quantize.metal, or on the way.
+//! Launches of kernels/bitlinear.metal. x is rounded to integers by kernels/quantize.metal, or by the GEMV itself.
 
-use super::{Per, Quantized, ACTIVATIONS, NAME};
+use super::{Quantized, ScaleScope, INPUT_SCHEME, NAME};
+use crate::metal::matmul::{Arg, Matrix};
 use crate::metal::{alloc, dtype_name, finish, grid, sources, Launch, Operand};
-use crate::ops::linear::metal::{Arg, Matrix};
-use crate::ops::mixed_matmul::metal::{code_rows, MAX_ROWS, TILE};
+use crate::ops::packed::metal::{code_rows, MAX_GEMV_ROWS, TILE};
+use crate::ops::packed::WeightArgs;
 use crate::ops::quantize::metal::quantize;
 use candle_core::backend::BackendStorage;
 use candle_core::{DType, Layout, MetalDevice, MetalStorage, Result};
@@ -36,38 +37,38 @@ struct TileParams {
     aligned: u32,
 }
 
-/// What a GEMV's kernel for so many rows does.
+/// The instantiation of the GEMV kernel for a number of rows.
 #[derive(Clone, Copy)]
 struct Gemv {
-    /// Rows that it is made for.
-    most: usize,
-    /// Outputs of a simdgroup.
-    per: usize,
-    /// Columns whose integers a threadgroup holds.
-    held: usize,
+    /// The largest number of rows that it takes.
+    max_rows: usize,
+    /// Outputs of a simdgroup: `OUTPUTS` in the kernel.
+    outputs: usize,
+    /// Columns whose integers are in threadgroup memory at a time: 32 times `STAGED` in the kernel.
+    staged_cols: usize,
 }
 
-/// Numbers of x that a thread keeps while it rounds a row.
+/// Numbers of x that a thread keeps while it rounds a row: `KEPT` in the kernel.
 const KEPT: usize = 8;
 
 impl Gemv {
     fn new(rows: usize) -> Self {
         match rows {
             0 | 1 => Gemv {
-                most: 1,
-                per: 8,
-                held: 256 * 32,
+                max_rows: 1,
+                outputs: 8,
+                staged_cols: 256 * 32,
             },
             _ => Gemv {
-                most: MAX_ROWS,
-                per: 4,
-                held: 64 * 32,
+                max_rows: MAX_GEMV_ROWS,
+                outputs: 4,
+                staged_cols: 64 * 32,
             },
         }
     }
 
-    /// The grid where each threadgroup rounds x itself, which saves a launch. None where x does not fit, or where all of
-    /// them together would read more of it than a 32nd of the codes.
+    /// The grid of the kernel that rounds x itself, which saves a launch. `None` if x does not fit threadgroup memory and
+    /// registers, or if the repeated reads of x by all threadgroups would be more than a 32nd of the codes.
     fn fused(
         &self,
         (rows, cols, outputs): (usize, usize, usize),
@@ -75,13 +76,13 @@ impl Gemv {
         x_bytes: usize,
     ) -> Option<grid::Grid> {
         let codes = outputs * cols.div_ceil(codes_per_byte);
-        let units = outputs.div_ceil(self.per);
+        let simdgroups = outputs.div_ceil(self.outputs);
         let serves = |grid: &grid::Grid| {
             let again = (grid.groups[0] - 1) * rows * cols * x_bytes;
-            cols <= self.held.min(KEPT * grid.threads[0]) && 32 * again <= codes
+            cols <= self.staged_cols.min(KEPT * grid.threads[0]) && 32 * again <= codes
         };
         [8, 16, 32]
-            .map(|simdgroups| grid::row_per_simdgroup(units, simdgroups))
+            .map(|per_group| grid::row_per_simdgroup(simdgroups, per_group))
             .into_iter()
             .find(serves)
     }
@@ -89,13 +90,13 @@ impl Gemv {
 
 pub fn forward(
     w: &Quantized,
-    (codes, scales): (Arg, Arg),
+    weight: WeightArgs<MetalStorage>,
     x: Arg,
     bias: Option<Arg>,
 ) -> Result<MetalStorage> {
     let (device, dtype) = (x.0.device(), x.0.dtype());
     let (outputs, cols) = w.shape().dims2()?;
-    let (codes, aligned) = code_rows(NAME, w, codes)?;
+    let (codes, aligned) = code_rows(NAME, w, weight.codes)?;
     let bias = bias.map(|(b, l)| Operand::contiguous(b, l)).transpose()?;
     let matrix = Matrix::new(NAME, x)?;
     let product = Product {
@@ -103,7 +104,7 @@ pub fn forward(
         dtype,
         w,
         codes,
-        scales: Operand::contiguous(scales.0, scales.1)?,
+        scales: Operand::contiguous(weight.scales.0, weight.scales.1)?,
         bias,
         rows: matrix.layout.rows,
         outputs,
@@ -132,22 +133,22 @@ struct Product<'a> {
 }
 
 impl Product<'_> {
-    /// `matrix` is x.
+    /// `matrix` is x as rows and columns.
     fn run(&self, x: Arg, matrix: &Matrix, out: &Buffer) -> Result<()> {
         let gemv = Gemv::new(self.rows);
-        let few = self.rows <= MAX_ROWS;
+        let few = self.rows <= MAX_GEMV_ROWS;
         let size = (self.rows, self.cols, self.outputs);
         let per_byte = self.w.scheme().per_byte();
         if let (true, Some(grid)) = (few, gemv.fused(size, per_byte, self.dtype.size_in_bytes())) {
             return self.gemv("gemv_fused", gemv, (matrix, &self.scales), grid, out);
         }
-        let (integers, x_scales, _) = quantize(ACTIVATIONS, x.0, x.1)?;
-        let of_x = Layout::contiguous((self.rows, self.cols));
-        let integers = Matrix::new(NAME, (&integers, &of_x))?;
+        let (integers, x_scales, _) = quantize(INPUT_SCHEME, x.0, x.1)?;
+        let layout = Layout::contiguous((self.rows, self.cols));
+        let integers = Matrix::new(NAME, (&integers, &layout))?;
         let x_scales = Operand::contiguous(&x_scales, &Layout::contiguous(self.rows))?;
         match few {
             true => {
-                let grid = grid::gemv(self.outputs, gemv.per, per_byte, 1);
+                let grid = grid::gemv(self.outputs, gemv.outputs, per_byte, 1);
                 self.gemv("gemv", gemv, (&integers, &x_scales), grid, out)
             }
             false => self.tiles((&integers, &x_scales), out),
@@ -172,9 +173,9 @@ impl Product<'_> {
             scale_stride: self.scale_stride(),
             has_bias: self.bias.is_some().into(),
             aligned: self.aligned.into(),
-            eps: ACTIVATIONS.eps,
+            eps: INPUT_SCHEME.eps,
         };
-        let kernel = format!("{variant}_{}_{}", self.w.scheme().bits(), gemv.most);
+        let kernel = format!("{variant}_{}_{}", self.w.scheme().bits(), gemv.max_rows);
         self.launch(&kernel, (&x.operand, x_scales), out, &params, grid)
     }
 
@@ -220,8 +221,8 @@ impl Product<'_> {
 
     /// 0 where one scale serves all outputs.
     fn scale_stride(&self) -> u32 {
-        match self.w.scheme().per {
-            Per::Tensor => 0,
+        match self.w.scheme().scope {
+            ScaleScope::Tensor => 0,
             _ => 1,
         }
     }
@@ -230,24 +231,20 @@ impl Product<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::mem::{offset_of, size_of};
+    use crate::metal::mirror::assert_mirrors;
 
     #[test]
     fn params_mirror_the_kernels() {
-        assert_eq!(size_of::<GemvParams>(), 48);
-        assert_eq!(offset_of!(GemvParams, x_col), 8);
-        assert_eq!(offset_of!(GemvParams, rows), 16);
-        assert_eq!(offset_of!(GemvParams, row_bytes), 28);
-        assert_eq!(offset_of!(GemvParams, scale_stride), 32);
-        assert_eq!(offset_of!(GemvParams, aligned), 40);
-        assert_eq!(offset_of!(GemvParams, eps), 44);
-        assert_eq!(size_of::<TileParams>(), 28);
-        assert_eq!(offset_of!(TileParams, row_bytes), 12);
-        assert_eq!(offset_of!(TileParams, aligned), 24);
+        assert_mirrors!(GemvParams => "bitlinear" GemvParams {
+            x_row, x_col, rows, outputs, cols, row_bytes, scale_stride, has_bias, aligned, eps
+        });
+        assert_mirrors!(TileParams => "bitlinear" TileParams {
+            rows, outputs, cols, row_bytes, scale_stride, has_bias, aligned
+        });
     }
 
     #[test]
-    fn x_is_rounded_on_the_way_where_that_reads_little_more() {
+    fn x_is_rounded_by_the_gemv_where_that_reads_little_more() {
         let fused = |size: (usize, usize, usize), per_byte, x_bytes| {
             let grid = Gemv::new(size.0).fused(size, per_byte, x_bytes)?;
             Some((grid.groups[0], grid.threads[0] / grid::SIMD))
@@ -255,14 +252,14 @@ mod tests {
         // One threadgroup reads x once in any case.
         assert_eq!(fused((1, 2048, 64), 4, 4), Some((1, 8)));
         assert_eq!(fused((8, 2048, 32), 8, 4), Some((1, 8)));
-        // Of two bits and halves, 256 outputs are enough to share it.
+        // With codes of 2 bits and x in 16 bits, 256 outputs are enough to share a read of x.
         assert_eq!(fused((1, 2560, 13_824), 4, 2), Some((54, 32)));
         assert_eq!(fused((1, 2560, 13_824), 4, 4), None);
         assert_eq!(fused((1, 2560, 13_824), 8, 2), None);
-        // Threads have to keep x, or they would read it again.
+        // Threads have to keep x in registers, or they would read it again.
         assert_eq!(fused((1, 2049, 64), 4, 2), None);
         assert_eq!(fused((1, 2049, 128), 4, 2), Some((1, 16)));
-        // The integers have to fit in the threadgroup.
+        // The integers have to fit threadgroup memory.
         assert_eq!(fused((1, 8192, 256), 4, 2), Some((1, 32)));
         assert_eq!(fused((1, 8193, 256), 4, 2), None);
         assert_eq!(fused((2, 2049, 32), 4, 2), None);

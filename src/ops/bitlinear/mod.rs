@@ -7,72 +7,57 @@ mod cpu;
 #[cfg(feature = "metal")]
 mod metal;
 
-use super::linear::column_sums;
-use super::mixed_matmul::grad_x;
-use super::packed::{check_args, check_shapes, of_nothing, packed_ops};
-use super::quantize::{fake_quantize, Grid, Packing, Per, Quantized, Scheme};
-use crate::held::held;
-use crate::{apply, check};
+use super::linear::output_shape;
+use super::mixed_matmul::gradients;
+use super::packed;
+use super::quantize::fake_quantize;
+use crate::check;
+use crate::op::{custom_op, Args, Grads, Op, OpResult, Spec};
+use crate::quant::{Levels, Packing, Quantized, ScaleScope, Scheme};
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
-use candle_core::{CpuStorage, CustomOp1, CustomOp2, DType, Layout, Result, Shape, Tensor};
+use candle_core::{CpuStorage, DType, Result, Tensor};
 
 const NAME: &str = "bitlinear";
 
-/// How x is rounded.
-pub(crate) const ACTIVATIONS: Scheme = Scheme::int8(Per::Row);
+/// The scheme by which x is rounded to 8-bit integers.
+pub(crate) const INPUT_SCHEME: Scheme = Scheme::int8(ScaleScope::Row);
 
-/// `x·Wᵀ + bias` for x `[.., in]`, a weight `[out, in]` of [`Grid::Ternary`] or [`Grid::Sign`] with one scale, or one for each
-/// output, and bias `[out]`. Differentiable in x and bias.
+/// `x·Wᵀ + bias` for x `[.., in]`, a weight `[out, in]` of [`Levels::Ternary`] or [`Levels::Sign`] with one scale, or one for
+/// each output, and bias `[out]`. Differentiable in x and bias.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
-/// use candle_fused::ops::{bitlinear, quantize, quantize::{Per, Scheme}};
+/// use candle_fused::ops::{bitlinear, quantize};
+/// use candle_fused::quant::{ScaleScope, Scheme};
 /// let w = Tensor::new(&[[2f32, -2., 0., 2.], [0., 2., 2., -2.]], &Device::Cpu)?;
-/// let w = quantize(&w, Scheme::ternary(Per::Tensor))?;
+/// let w = quantize(&w, Scheme::ternary(ScaleScope::Tensor))?;
 /// let x = Tensor::new(&[127f32, 10., 20., 30.], &Device::Cpu)?;
 /// assert_eq!(bitlinear(&x, &w, None)?.to_vec1::<f32>()?, [147. * 1.5, 0. * 1.5]);
 /// # candle_core::Result::Ok(())
 /// ```
 pub fn bitlinear(x: &Tensor, w: &Quantized, bias: Option<&Tensor>) -> Result<Tensor> {
-    check::float(NAME, x)?;
-    check_weight(w)?;
-    check_args(NAME, x, w, bias)?;
-    if x.elem_count() == 0 || !check::served(x) || w.scales().track_op() {
-        return reference(x, w, bias);
-    }
-    let op = BitLinear(w.clone());
-    match bias {
-        Some(bias) => apply::op2(x, bias, op),
-        None => apply::op1(x, op),
-    }
+    let op = BitLinear { weight: w.clone() };
+    packed::apply(NAME, op, w, x, bias)
 }
 
-/// More columns might be too many for sums of 32 bits.
+/// More columns might be too many for sums of 32 bits: each adds 128 at most, times a code of 2 at most.
 const MAX_COLS: usize = i32::MAX as usize / 256;
 
-fn check_weight(w: &Quantized) -> Result<()> {
-    match w.shape().dims() {
-        &[_, cols] if cols > MAX_COLS => {
-            let message = format!("a weight of {cols} columns given, {MAX_COLS} at most accepted");
-            return Err(check::error(NAME, message));
-        }
-        _ => {}
-    }
-    check_scheme(NAME, w.scheme())
-}
-
-/// Of a weight.
+/// The schemes of weights that have kernels.
 pub(crate) fn check_scheme(op: &str, scheme: &Scheme) -> Result<()> {
     let Scheme {
-        grid, per, packing, ..
+        levels,
+        scope,
+        packing,
+        ..
     } = *scheme;
-    let served = matches!(grid, Grid::Ternary | Grid::Sign { .. })
-        && matches!(per, Per::Tensor | Per::Row)
+    let served = matches!(levels, Levels::Ternary | Levels::Sign { .. })
+        && matches!(scope, ScaleScope::Tensor | ScaleScope::Row)
         && packing == Packing::Bits;
     if !served {
         let message = format!(
-            "a weight of {grid:?} per {per:?} in {packing:?} given, Ternary or Sign per Tensor or Row in Bits accepted"
+            "got a weight of {levels:?} per {scope:?} in {packing:?}, expected Ternary or Sign per Tensor or Row in Bits"
         );
         return Err(check::error(op, message));
     }
@@ -80,44 +65,74 @@ pub(crate) fn check_scheme(op: &str, scheme: &Scheme) -> Result<()> {
 }
 
 /// [`bitlinear()`] as a CustomOp: of x, or of x and a bias.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_fused::ops::{bitlinear, quantize, BitLinear};
+/// use candle_fused::quant::{ScaleScope, Scheme};
+/// let w = Tensor::new(&[[2f32, -2.], [0., 2.]], &Device::Cpu)?;
+/// let w = quantize(&w, Scheme::ternary(ScaleScope::Row))?;
+/// let (x, bias) = (Tensor::ones((3, 2), DType::F32, &Device::Cpu)?, Tensor::new(&[1f32, 2.], &Device::Cpu)?);
+/// let y = x.apply_op2(&bias, BitLinear { weight: w.clone() })?;
+/// assert_eq!(y.to_vec2::<f32>()?, bitlinear(&x, &w, Some(&bias))?.to_vec2::<f32>()?);
+/// # candle_core::Result::Ok(())
+/// ```
 #[derive(Clone, Debug)]
-pub struct BitLinear(pub Quantized);
+pub struct BitLinear {
+    pub weight: Quantized,
+}
 
-impl BitLinear {
-    fn cpu(
-        &self,
-        x: (&CpuStorage, &Layout),
-        bias: Option<(&CpuStorage, &Layout)>,
-    ) -> Result<(CpuStorage, Shape)> {
-        check_weight(&self.0)?;
-        let shape = check_shapes(NAME, x.1, &self.0, bias.map(|(_, l)| l))?;
-        let (codes, scales) = (held(self.0.codes()), held(self.0.scales()));
-        let weight = (codes.cpu(NAME)?, scales.cpu(NAME)?);
-        Ok((cpu::forward(&self.0, weight, x, bias)?, shape))
+custom_op!(BitLinear: CustomOp1, CustomOp2);
+
+impl Op for BitLinear {
+    const NAME: &'static str = NAME;
+    const ARGS: &'static [&'static str] = packed::ARGS;
+
+    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
+        check_scheme(name, self.weight.scheme())?;
+        packed::check_args(name, args, &self.weight)?;
+        match self.weight.shape().dims() {
+            &[_, cols] if cols > MAX_COLS => {
+                let message =
+                    format!("got a weight of {cols} columns, expected {MAX_COLS} at most");
+                Err(check::error(name, message))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+        let shape = output_shape(args[0].1, self.weight.shape().dims()[0]);
+        let out = packed::with_cpu_weight(NAME, &self.weight, |parts| {
+            cpu::forward(&self.weight, parts, args[0], args.get(1).copied())
+        })?;
+        Ok((out, shape))
     }
 
     #[cfg(feature = "metal")]
-    fn metal(
-        &self,
-        x: (&MetalStorage, &Layout),
-        bias: Option<(&MetalStorage, &Layout)>,
-    ) -> Result<(MetalStorage, Shape)> {
-        check_weight(&self.0)?;
-        let shape = check_shapes(NAME, x.1, &self.0, bias.map(|(_, l)| l))?;
-        let (codes, scales) = (held(self.0.codes()), held(self.0.scales()));
-        let weight = (codes.metal(NAME)?, scales.metal(NAME)?);
-        Ok((metal::forward(&self.0, weight, x, bias)?, shape))
+    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+        let shape = output_shape(args[0].1, self.weight.shape().dims()[0]);
+        let out = packed::with_metal_weight(NAME, &self.weight, |parts| {
+            metal::forward(&self.weight, parts, args[0], args.get(1).copied())
+        })?;
+        Ok((out, shape))
+    }
+
+    fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
+        gradients(inputs, &self.weight, g)
+    }
+
+    fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
+        reference(args[0], &self.weight, args.get(1).copied())
     }
 }
-
-packed_ops!(BitLinear);
 
 /// The composition that [`bitlinear()`] replaces; products are rounded on the way.
 pub fn reference(x: &Tensor, w: &Quantized, bias: Option<&Tensor>) -> Result<Tensor> {
     if x.elem_count() == 0 {
-        return of_nothing(x, w, bias);
+        return packed::empty_product(x, w, bias);
     }
-    let wide = fake_quantize(&x.to_dtype(DType::F32)?, ACTIVATIONS)?;
+    let wide = fake_quantize(&x.to_dtype(DType::F32)?, INPUT_SCHEME)?;
     let w = w.dequantize(DType::F32)?;
     let bias = bias.map(|bias| bias.to_dtype(DType::F32)).transpose()?;
     super::linear::reference(&wide, &w, bias.as_ref())?.to_dtype(x.dtype())

@@ -1,55 +1,56 @@
 //! Which algorithm computes a convolution.
 
-use super::{geometry::Geometry, NAME};
+use super::shape::Conv2dShape;
 use crate::check;
 use candle_core::{DType, Result};
 
 /// How a convolution is computed. The result is the same up to rounding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ConvAlgo {
-    /// What is fastest for the shape, as [`ConvAlgo::on_cpu`] and [`ConvAlgo::on_metal`] know it. Where each kernel meets
-    /// its image as a whole, that is a plain product of matrices instead.
+    /// The algorithm that was fastest for such shapes in measurements. If the kernel covers the whole image, the convolution
+    /// is computed as [`linear_act`](crate::ops::linear_act).
     #[default]
     Auto,
-    /// Each output for itself: for depthwise convolutions and few channels. On the CPU one loop serves this and
-    /// `ImplicitGemm`, which is what it counts as from four outputs to a group on.
+    /// A loop over channels and taps for each output: for depthwise convolutions and few channels. On the CPU, one
+    /// implementation serves this and `ImplicitGemm`: it counts as `Direct` with up to three outputs per group.
     Direct,
-    /// Parts of the image in threadgroup memory. On the CPU, and where a part would not fit: `ImplicitGemm`.
+    /// As `Direct`, with a tile of the image in threadgroup memory: on Metal, if a tile fits there. Elsewhere
+    /// `ImplicitGemm`.
     Tiled,
-    /// A product of matrices of which one, the unfolded image, is never stored.
+    /// A product of the weights with the im2col matrix, which is never stored.
     ImplicitGemm,
-    /// F(4×4, 3×3), with a quarter of the multiplications: on the CPU, for kernels of 3 by 3 that move by 1. Elsewhere
-    /// `ImplicitGemm`. Computed in f32, an output is within 1e-4 · max|x| · Σ|w|, of the image and
-    /// the kernel (6e-5 is the most that a search for it found; of photos it is a hundredth).
+    /// Winograd's F(4×4, 3×3), with a quarter of the multiplications: on the CPU, for kernels of 3 by 3 with stride and
+    /// dilation 1. Elsewhere `ImplicitGemm`. Sums are in f32, and the error of an output is at most
+    /// 1e-4 · max|x| · Σ|w|, over its image and kernel. (A search for the worst found 6e-5; photos have a hundredth.)
     Winograd,
-    /// Apple's matrix product, on Metal. bf16 and groups are refused.
+    /// The matrix product of Metal Performance Shaders, on Metal. bf16 and groups are errors.
     Mps,
 }
 
-/// Outputs of a group that are few on the CPU.
-const FEW: usize = 3;
+/// Outputs per group up to which the CPU's implementation counts as [`ConvAlgo::Direct`]. Its tiles are then wide rather
+/// than high.
+const FEW_OUTPUTS: usize = 3;
 
 impl ConvAlgo {
-    /// What runs on the CPU where this is asked for (a convolution that is a plain product is [`linear_act`](crate::ops::linear_act) for `Auto`, on
-    /// every device). `prepared` says whether the weight has been, or will be for the next
-    /// time too.
-    pub fn on_cpu(self, g: &Geometry, prepared: bool) -> Result<ConvAlgo> {
+    /// The algorithm that runs on the CPU if this one is asked for. `cached` says whether transformed weights are kept for the
+    /// next call. Errors name the function `name`.
+    pub(super) fn on_cpu(self, name: &str, g: &Conv2dShape, cached: bool) -> Result<ConvAlgo> {
         match self {
-            ConvAlgo::Auto if winograd_pays(g, prepared) => Ok(ConvAlgo::Winograd),
+            ConvAlgo::Auto if winograd_pays(g, cached) => Ok(ConvAlgo::Winograd),
             ConvAlgo::Winograd if winograd_serves(g) => Ok(ConvAlgo::Winograd),
             ConvAlgo::Mps => Err(check::error(
-                NAME,
-                "algorithm Mps given, on the CPU all others are accepted",
+                name,
+                "got ConvAlgo::Mps on the CPU, expected any other algorithm",
             )),
-            // One loop serves them all: with few outputs to a group, its tiles are of many positions.
-            _ if g.c_out <= FEW => Ok(ConvAlgo::Direct),
+            _ if g.c_out <= FEW_OUTPUTS => Ok(ConvAlgo::Direct),
             _ => Ok(ConvAlgo::ImplicitGemm),
         }
     }
 
-    /// What runs on Metal where this is asked for. `Direct` has a kernel of its own where kernels have one channel.
-    pub fn on_metal(self, g: &Geometry, dtype: DType) -> Result<ConvAlgo> {
+    /// The algorithm that runs on Metal if this one is asked for. Errors name the function `name`.
+    pub(super) fn on_metal(self, name: &str, g: &Conv2dShape, dtype: DType) -> Result<ConvAlgo> {
         Ok(match self {
+            // `Direct` has a kernel for a single channel.
             ConvAlgo::Auto if g.c_in == 1 => ConvAlgo::Direct,
             // Most of a product's tile, which has 32 rows, would be empty.
             ConvAlgo::Auto if g.c_in * g.c_out < 64 => match Tile::fits(g) {
@@ -61,18 +62,19 @@ impl ConvAlgo {
             ConvAlgo::Mps if dtype == DType::BF16 || g.groups > 1 => {
                 let groups = g.groups;
                 let message = format!(
-                    "algorithm Mps given for {dtype:?} and {groups} groups, f32 or f16 and 1 group accepted"
+                    "got ConvAlgo::Mps for {dtype:?} and {groups} groups, expected f32 or f16 and 1 group"
                 );
-                return Err(check::error(NAME, message));
+                return Err(check::error(name, message));
             }
-            // A product of nothing is none.
+            // MPS takes no matrices without elements.
             ConvAlgo::Mps if g.c_in == 0 => ConvAlgo::Direct,
             algo => algo,
         })
     }
 
-    /// What runs on Metal for a transposed convolution.
-    pub fn transposed_on_metal(g: &Geometry) -> ConvAlgo {
+    /// The algorithm that runs on Metal for a transposed convolution.
+    #[cfg(any(feature = "metal", test))]
+    pub(super) fn transposed_on_metal(g: &Conv2dShape) -> ConvAlgo {
         match g.is_depthwise() || g.c_in * g.c_out < 64 {
             true => ConvAlgo::Direct,
             false => ConvAlgo::ImplicitGemm,
@@ -80,36 +82,35 @@ impl ConvAlgo {
     }
 }
 
-fn winograd_serves(g: &Geometry) -> bool {
-    let moves_by_one = g.stride == [1, 1] && g.dilation == [1, 1];
-    g.kernel == [3, 3] && moves_by_one && g.c_out > FEW
+fn winograd_serves(g: &Conv2dShape) -> bool {
+    let steps_are_one = g.stride == [1, 1] && g.dilation == [1, 1];
+    g.kernel == [3, 3] && steps_are_one && g.c_out > FEW_OUTPUTS
 }
 
-/// Compares multiplications, with what else Winograd's algorithm takes in the same unit: measured on 8 to 512 channels of
-/// 112² to 7² pixels.
-fn winograd_pays(g: &Geometry, prepared: bool) -> bool {
+/// Whether Winograd's algorithm is faster than the implicit GEMM, by a model of both in units of a multiplication. The
+/// factors were fitted to measurements on 2 x86 cores with 8 to 512 channels of 112² to 7² pixels.
+fn winograd_pays(g: &Conv2dShape, cached: bool) -> bool {
     let wide = |n: usize| n as f64;
     let images = wide(g.batch) * wide(g.groups);
     let kernels = wide(g.c_out) * wide(g.c_in);
-    let plain = 9.0 * kernels * images * wide(g.output[0]) * wide(g.output[1]);
+    let gemm = 9.0 * kernels * images * wide(g.output[0]) * wide(g.output[1]);
     let tiles = g.output.map(|n| n.div_ceil(4));
-    // Tiles are multiplied by vectors, of which the last may not be full.
+    // Tiles are multiplied by vectors of 8, the last of which may not be full.
     let tiles = (wide(tiles[0]) * wide(tiles[1] + 1) / 8.0).ceil() * 8.0;
     let transforms = 300.0 * wide(g.c_in) + 400.0 * wide(g.c_out);
-    // The transformed kernels come from afar for each block of tiles.
-    let kernels_read = 16.0 * 36.0 * kernels * (tiles / 24.0).ceil();
-    let each = tiles * (36.0 * kernels + transforms) + kernels_read;
-    let prepare = if prepared {
-        0.0
-    } else {
-        4000.0 * wide(g.groups) * kernels
+    // For each block of 24 tiles the transformed weights are read from memory.
+    let weights_read = 16.0 * 36.0 * kernels * (tiles / 24.0).ceil();
+    let each = tiles * (36.0 * kernels + transforms) + weights_read;
+    let transform_weights = match cached {
+        true => 0.0,
+        false => 4000.0 * wide(g.groups) * kernels,
     };
-    let winograd = images * each + prepare;
-    winograd_serves(g) && 1.25 * winograd < plain
+    let winograd = images * each + transform_weights;
+    winograd_serves(g) && 1.25 * winograd < gemm
 }
 
-/// What a threadgroup of `Tiled` takes on: outputs in height and width, channels of them, and the room for pixels and for
-/// weights. kernels/conv2d.metal has the same numbers.
+/// A threadgroup's tile of `Tiled`: its outputs in height and width, its channels of outputs, and the pixels and weights that
+/// it has room for. kernels/conv2d.metal has the same numbers.
 pub(crate) struct Tile;
 
 impl Tile {
@@ -119,7 +120,7 @@ impl Tile {
     const WEIGHTS: usize = 1024;
 
     /// Whether there is room for one channel of x.
-    fn fits(g: &Geometry) -> bool {
+    fn fits(g: &Conv2dShape) -> bool {
         let side = |i: usize| {
             let last = (Tile::OUTPUTS[i] - 1).checked_mul(g.stride[i])?;
             let kernel = g.kernel[i].checked_sub(1)?.checked_mul(g.dilation[i])?;
@@ -135,8 +136,8 @@ impl Tile {
 mod tests {
     use super::*;
 
-    fn geometry(groups: usize, c_in: usize, c_out: usize, kernel: usize) -> Geometry {
-        Geometry {
+    fn shape(groups: usize, c_in: usize, c_out: usize, kernel: usize) -> Conv2dShape {
+        Conv2dShape {
             batch: 1,
             groups,
             c_in,
@@ -150,42 +151,42 @@ mod tests {
         }
     }
 
-    fn image(channels: usize, side: usize) -> Geometry {
-        Geometry {
+    fn image(channels: usize, side: usize) -> Conv2dShape {
+        Conv2dShape {
             input: [side, side],
             output: [side, side],
             padding: [1, 1],
-            ..geometry(1, channels, channels, 3)
+            ..shape(1, channels, channels, 3)
         }
     }
 
     #[test]
     fn on_the_cpu_winograd_is_for_large_products() {
-        let auto = |g: Geometry, prepared| ConvAlgo::Auto.on_cpu(&g, prepared).unwrap();
+        let auto = |g: Conv2dShape, cached| ConvAlgo::Auto.on_cpu("f", &g, cached).unwrap();
         assert_eq!(auto(image(64, 56), false), ConvAlgo::Winograd);
         // The kernels take longer to transform than there is to gain.
         assert_eq!(auto(image(256, 14), false), ConvAlgo::ImplicitGemm);
         assert_eq!(auto(image(4, 8), true), ConvAlgo::ImplicitGemm);
         for other in [
-            geometry(1, 64, 64, 5),
-            Geometry {
+            shape(1, 64, 64, 5),
+            Conv2dShape {
                 stride: [1, 2],
                 ..image(64, 56)
             },
-            Geometry {
+            Conv2dShape {
                 dilation: [2, 1],
                 ..image(64, 56)
             },
         ] {
             assert_eq!(auto(other, true), ConvAlgo::ImplicitGemm);
-            let asked = ConvAlgo::Winograd.on_cpu(&other, true).unwrap();
+            let asked = ConvAlgo::Winograd.on_cpu("f", &other, true).unwrap();
             assert_eq!(asked, ConvAlgo::ImplicitGemm);
         }
-        assert_eq!(auto(geometry(8, 1, 1, 3), true), ConvAlgo::Direct);
+        assert_eq!(auto(shape(8, 1, 1, 3), true), ConvAlgo::Direct);
     }
 
     #[test]
-    fn on_the_cpu_what_is_asked_for_runs_or_is_replaced() {
+    fn on_the_cpu_an_algorithm_runs_or_is_replaced() {
         let g = image(16, 8);
         for (algo, runs) in [
             (ConvAlgo::Direct, ConvAlgo::ImplicitGemm),
@@ -193,48 +194,48 @@ mod tests {
             (ConvAlgo::ImplicitGemm, ConvAlgo::ImplicitGemm),
             (ConvAlgo::Winograd, ConvAlgo::Winograd),
         ] {
-            assert_eq!(algo.on_cpu(&g, false).unwrap(), runs);
+            assert_eq!(algo.on_cpu("f", &g, false).unwrap(), runs);
         }
-        let error = ConvAlgo::Mps.on_cpu(&g, false).unwrap_err().to_string();
-        assert!(error.contains("conv2d") && error.contains("Mps"), "{error}");
+        let error = ConvAlgo::Mps
+            .on_cpu("conv1d", &g, false)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("conv1d: ") && error.contains("Mps"),
+            "{error}"
+        );
     }
 
-    fn runs(algo: ConvAlgo, g: Geometry) -> ConvAlgo {
-        algo.on_metal(&g, DType::F32).unwrap()
+    fn runs(algo: ConvAlgo, g: Conv2dShape) -> ConvAlgo {
+        algo.on_metal("f", &g, DType::F32).unwrap()
     }
 
     #[test]
     fn auto_goes_by_the_channels() {
-        assert_eq!(runs(ConvAlgo::Auto, geometry(8, 1, 1, 3)), ConvAlgo::Direct);
+        assert_eq!(runs(ConvAlgo::Auto, shape(8, 1, 1, 3)), ConvAlgo::Direct);
+        assert_eq!(runs(ConvAlgo::Auto, shape(1, 1, 32, 5)), ConvAlgo::Direct);
+        assert_eq!(runs(ConvAlgo::Auto, shape(1, 3, 8, 3)), ConvAlgo::Tiled);
+        assert_eq!(runs(ConvAlgo::Auto, shape(1, 3, 8, 13)), ConvAlgo::Direct);
         assert_eq!(
-            runs(ConvAlgo::Auto, geometry(1, 1, 32, 5)),
-            ConvAlgo::Direct
-        );
-        assert_eq!(runs(ConvAlgo::Auto, geometry(1, 3, 8, 3)), ConvAlgo::Tiled);
-        assert_eq!(
-            runs(ConvAlgo::Auto, geometry(1, 3, 8, 13)),
-            ConvAlgo::Direct
-        );
-        assert_eq!(
-            runs(ConvAlgo::Auto, geometry(1, 64, 64, 3)),
+            runs(ConvAlgo::Auto, shape(1, 64, 64, 3)),
             ConvAlgo::ImplicitGemm
         );
         let transposed = ConvAlgo::transposed_on_metal;
-        assert_eq!(transposed(&geometry(8, 1, 1, 3)), ConvAlgo::Direct);
-        assert_eq!(transposed(&geometry(1, 3, 8, 3)), ConvAlgo::Direct);
-        assert_eq!(transposed(&geometry(1, 16, 8, 3)), ConvAlgo::ImplicitGemm);
+        assert_eq!(transposed(&shape(8, 1, 1, 3)), ConvAlgo::Direct);
+        assert_eq!(transposed(&shape(1, 3, 8, 3)), ConvAlgo::Direct);
+        assert_eq!(transposed(&shape(1, 16, 8, 3)), ConvAlgo::ImplicitGemm);
     }
 
     #[test]
-    fn what_is_asked_for_runs_or_is_replaced() {
-        let g = geometry(1, 4, 4, 3);
+    fn an_algorithm_runs_or_is_replaced() {
+        let g = shape(1, 4, 4, 3);
         for algo in [ConvAlgo::Direct, ConvAlgo::Tiled, ConvAlgo::ImplicitGemm] {
             assert_eq!(runs(algo, g), algo);
         }
         assert_eq!(runs(ConvAlgo::Winograd, g), ConvAlgo::ImplicitGemm);
-        let large = geometry(1, 4, 4, 13);
+        let large = shape(1, 4, 4, 13);
         assert_eq!(runs(ConvAlgo::Tiled, large), ConvAlgo::ImplicitGemm);
-        let apart = Geometry {
+        let apart = Conv2dShape {
             stride: [9, 9],
             ..g
         };
@@ -243,11 +244,11 @@ mod tests {
 
     #[test]
     fn mps_is_refused_where_it_cannot_serve() {
-        let g = geometry(1, 4, 4, 3);
+        let g = shape(1, 4, 4, 3);
         assert_eq!(runs(ConvAlgo::Mps, g), ConvAlgo::Mps);
-        let error = ConvAlgo::Mps.on_metal(&g, DType::BF16).unwrap_err();
+        let error = ConvAlgo::Mps.on_metal("f", &g, DType::BF16).unwrap_err();
         assert!(error.to_string().contains("BF16"), "{error}");
-        let error = ConvAlgo::Mps.on_metal(&geometry(2, 4, 4, 3), DType::F16);
+        let error = ConvAlgo::Mps.on_metal("f", &shape(2, 4, 4, 3), DType::F16);
         assert!(error.unwrap_err().to_string().contains("2 groups"));
     }
 

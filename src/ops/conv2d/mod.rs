@@ -1,37 +1,41 @@
 //! Convolutions of images: `y = act(x ∗ w + bias)`.
 //!
-//! Backward with `dz = g · act′(z)`: dx is the transposed convolution of dz with w, dw the correlation of x with dz, dbias
-//! the sum of dz over batch and image. Computed in f32.
+//! Backward, with `dz = g · act′(z)`: dx is the transposed convolution of dz with w, dw the correlation of x with dz, dbias
+//! the sum of dz over batch and image. Sums are in f32 and rounded once.
 
 mod algo;
+mod conv1d;
 mod cpu;
-mod geometry;
 #[cfg(feature = "metal")]
 mod metal;
-mod one_dim;
+mod params;
+mod reference;
+mod shape;
 mod transposed;
-mod weight_grad;
 
 pub use algo::ConvAlgo;
-pub use geometry::{Geometry, Window};
-pub use one_dim::{conv1d, conv_transpose1d};
-pub use transposed::{conv_transpose2d, reference as transposed_reference, ConvTranspose2d};
-pub use weight_grad::WeightGrad;
+pub use conv1d::{conv1d, conv_transpose1d};
+pub use params::Conv2dParams;
+pub use reference::{reference, transposed_reference};
+pub use transposed::{conv_transpose2d, ConvTranspose2d};
 
-use super::activation::{self, activation, grad_before, Act};
-use super::linear::check_bias;
+use super::activation::{activation, grad_through_act};
 use super::matmul_act::linear_act;
 use super::reduce::sum_last_dim;
-use crate::{apply, check};
+use crate::act::Act;
+use crate::check;
+use crate::op::{self, custom_op, Arg, Args, Grads, Op, OpResult, Spec};
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
-use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor};
+use candle_core::{CpuStorage, DType, Device, Result, Tensor};
+use shape::Conv2dShape;
 use std::sync::Arc;
 
 const NAME: &str = "conv2d";
+const ARGS: &[&str] = &["x", "weight", "bias"];
 
 /// `act(x ∗ w + bias)` for x `[batch, channels, height, width]`, w `[out, channels / groups, height, width]` and bias
-/// `[out]`, differentiable in all of them. A `Conv2dConfig` is a [`Window`] too.
+/// `[out]`, differentiable in all of them. `params` is a [`Conv2dParams`] or one of Candle's configs.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -49,304 +53,243 @@ pub fn conv2d(
     x: &Tensor,
     w: &Tensor,
     bias: Option<&Tensor>,
-    window: impl Into<Window>,
+    params: impl Into<Conv2dParams>,
     act: Act,
 ) -> Result<Tensor> {
-    conv2d_with(x, w, bias, window, act, ConvAlgo::Auto)
+    Conv2d::new(params, act, ConvAlgo::Auto).apply(NAME, x, w, bias)
 }
 
-/// [`conv2d`] by a certain algorithm.
+/// [`conv2d()`] by a given algorithm.
 pub fn conv2d_with(
     x: &Tensor,
     w: &Tensor,
     bias: Option<&Tensor>,
-    window: impl Into<Window>,
+    params: impl Into<Conv2dParams>,
     act: Act,
     algo: ConvAlgo,
 ) -> Result<Tensor> {
-    Conv2d::new(window, act, algo).apply(NAME, x, w, bias)
+    Conv2d::new(params, act, algo).apply("conv2d_with", x, w, bias)
 }
 
-/// [`conv2d`] as a CustomOp: of x and w, or of these and a bias.
+/// [`conv2d()`] as a CustomOp of x and w, or of x, w and bias.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_fused::ops::{Act, Conv2d, Conv2dParams, ConvAlgo};
+/// let x = Tensor::ones((1, 3, 4, 4), DType::F32, &Device::Cpu)?;
+/// let w = Tensor::ones((2, 3, 3, 3), DType::F32, &Device::Cpu)?;
+/// let conv = Conv2d::new(Conv2dParams::default(), Act::Identity, ConvAlgo::Auto);
+/// assert_eq!(x.apply_op2(&w, conv)?.flatten_all()?.to_vec1::<f32>()?, [27f32; 8]);
+/// # candle_core::Result::Ok(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Conv2d {
-    pub window: Window,
+    pub params: Conv2dParams,
     pub act: Act,
     pub algo: ConvAlgo,
-    prepared: Option<Arc<cpu::Prepared>>,
+    weight_cache: Option<Arc<cpu::WeightCache>>,
 }
 
 impl Conv2d {
-    pub fn new(window: impl Into<Window>, act: Act, algo: ConvAlgo) -> Self {
+    pub fn new(params: impl Into<Conv2dParams>, act: Act, algo: ConvAlgo) -> Self {
         Conv2d {
-            window: window.into(),
+            params: params.into(),
             act,
             algo,
-            prepared: None,
+            weight_cache: None,
         }
     }
 
-    /// For a weight that stays the same: what is made of it on the CPU is kept by this op and its clones. Another one, or one
-    /// that has been overwritten, takes its place.
-    pub fn preparing(self) -> Self {
+    /// Keeps what the CPU makes of a weight (its Winograd transform) for the next calls of this op and its clones: worth it
+    /// for a weight that stays the same. With another weight, or one that has been overwritten, it is made anew.
+    pub fn with_weight_cache(self) -> Self {
         Conv2d {
-            prepared: Some(Arc::default()),
+            weight_cache: Some(Arc::default()),
             ..self
         }
     }
 
-    fn geometry(&self, x: &Layout, w: &Layout, bias: Option<&Layout>) -> Result<Geometry> {
-        let geometry = Geometry::new(NAME, x, w, self.window)?;
-        check_bias(NAME, geometry.groups * geometry.c_out, bias)?;
-        Ok(geometry)
+    /// The algorithm that runs for x and w: never `Auto`, and never one that can't compute this convolution on x's device.
+    /// (As a function or layer, `Auto` computes a convolution whose kernel covers the whole image by
+    /// [`linear_act`](crate::ops::linear_act) instead.)
+    pub fn algorithm(&self, x: &Tensor, w: &Tensor) -> Result<ConvAlgo> {
+        let shape = Conv2dShape::new(NAME, x.dims(), w.dims(), self.params)?;
+        self.algorithm_on(NAME, &shape, x.device(), x.dtype())
     }
 
-    /// The op's result; errors name `op`.
+    fn algorithm_on(
+        &self,
+        name: &str,
+        shape: &Conv2dShape,
+        device: &Device,
+        dtype: DType,
+    ) -> Result<ConvAlgo> {
+        match device.is_metal() {
+            true => self.algo.on_metal(name, shape, dtype),
+            false => self.algo.on_cpu(name, shape, self.weight_cache.is_some()),
+        }
+    }
+
+    /// The checked shape of a call.
+    fn shape(&self, name: &str, args: &[Spec<'_>]) -> Result<Conv2dShape> {
+        check::same_floats(name, ARGS, args)?;
+        let shape = Conv2dShape::new(name, args[0].dims(), args[1].dims(), self.params)?;
+        shape.check_memory(name, args[0].dtype)?;
+        check_bias(name, shape.groups * shape.c_out, args.get(2))?;
+        Ok(shape)
+    }
+
+    /// The shape of a call whose arguments have been checked.
+    fn shape_of<S>(&self, args: &[Arg<'_, S>]) -> Result<Conv2dShape> {
+        Conv2dShape::new(NAME, args[0].1.dims(), args[1].1.dims(), self.params)
+    }
+
+    /// The op's result, on behalf of the function `name`.
     pub(crate) fn apply(
         self,
-        op: &str,
+        name: &'static str,
         x: &Tensor,
         w: &Tensor,
         bias: Option<&Tensor>,
     ) -> Result<Tensor> {
-        check_args(op, x, w, bias)?;
-        let geometry = Geometry::new(op, x.layout(), w.layout(), self.window)?;
-        check_bias(
-            op,
-            geometry.groups * geometry.c_out,
-            bias.map(Tensor::layout),
-        )?;
-        if self.algo == ConvAlgo::Mps && !x.device().is_metal() {
-            self.algo.on_cpu(&geometry, false)?;
-        }
-        if !check::served(x) {
-            return fallback(x, w, bias, self.window, self.act);
-        }
-        if self.algo == ConvAlgo::Auto && geometry.is_product() {
-            let (x, w) = (x.flatten_from(1)?, w.flatten_from(1)?);
-            return linear_act(&x, &w, bias, self.act)?.reshape(geometry.y_shape());
-        }
-        // The backward of an activation needs what went into it.
-        if self.act != Act::Identity && apply::tracks(x, w, bias) {
-            let act = Act::Identity;
-            let z = Conv2d {
-                act,
-                ..self.clone()
+        let args: Vec<&Tensor> = [x, w].into_iter().chain(bias).collect();
+        check::same_device(name, ARGS, &args)?;
+        let shape = self.shape(name, &specs(&args))?;
+        self.algorithm_on(name, &shape, x.device(), x.dtype())?;
+        if check::has_kernel(x) {
+            if self.algo == ConvAlgo::Auto && shape.is_product() {
+                let (x, w) = (x.flatten_from(1)?, w.flatten_from(1)?);
+                return linear_act(&x, &w, bias, self.act)?.reshape(shape.y_shape());
             }
-            .apply(op, x, w, bias)?;
-            return activation(&z, self.act);
+            // The activation's backward needs its input.
+            if self.act != Act::Identity && args.iter().any(|t| t.track_op()) {
+                let z = self.without_act().apply(name, x, w, bias)?;
+                return activation(&z, self.act);
+            }
         }
-        match bias {
-            Some(bias) => apply::op3(x, w, bias, self),
-            None => apply::op2(x, w, self),
-        }
+        op::apply(name, self, &args)
     }
 
-    fn gradients(
-        &self,
-        x: &Tensor,
-        w: &Tensor,
-        bias: Option<&Tensor>,
-        g: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let z = || {
-            let act = Act::Identity;
-            let plain = Conv2d {
-                act,
-                ..self.clone()
-            };
-            plain.apply(
-                NAME,
-                &x.detach(),
-                &w.detach(),
-                bias.map(Tensor::detach).as_ref(),
-            )
+    fn without_act(&self) -> Self {
+        Conv2d {
+            act: Act::Identity,
+            ..self.clone()
+        }
+    }
+}
+
+custom_op!(Conv2d: CustomOp2, CustomOp3);
+
+impl Op for Conv2d {
+    const NAME: &'static str = NAME;
+    const ARGS: &'static [&'static str] = ARGS;
+
+    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
+        self.shape(name, args).map(drop)
+    }
+
+    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+        cpu::forward(self, &self.shape_of(args)?, args)
+    }
+
+    #[cfg(feature = "metal")]
+    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+        metal::forward(self, &self.shape_of(args)?, args)
+    }
+
+    fn bwd(&self, inputs: &[&Tensor], _y: &Tensor, g: &Tensor) -> Grads {
+        let (x, w) = (inputs[0].detach(), inputs[1].detach());
+        let bias = inputs.get(2).map(|bias| bias.detach());
+        let z = || self.without_act().apply(NAME, &x, &w, bias.as_ref());
+        let dz = grad_through_act(self.act, g, z)?;
+        let shape = Conv2dShape::new(NAME, x.dims(), w.dims(), self.params)?;
+        let dx = || match x.elem_count() {
+            0 => x.zeros_like(),
+            _ => {
+                let transposed = ConvTranspose2d::gradient_of(&shape);
+                op::apply(transposed::NAME, transposed, &[&dz, &w])
+            }
         };
-        let dz = grad_before(self.act, g, z)?;
-        let geometry = Geometry::new(NAME, x.layout(), w.layout(), self.window)?;
-        let dx = || ConvTranspose2d::new(geometry, Act::Identity).apply(&dz, &w.detach(), None);
-        let dw = || apply::op2(&x.detach(), &dz, WeightGrad(geometry));
-        Ok((
-            x.track_op().then(dx).transpose()?,
-            w.track_op().then(dw).transpose()?,
-            bias.and_then(|b| b.track_op().then(|| channel_sums(&dz)))
-                .transpose()?,
-        ))
+        let dw = || op::apply(WeightGrad::NAME, WeightGrad(shape), &[&x, &dz]);
+        gradients(inputs, dx, dw, || channel_sums(&dz))
+    }
+
+    fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
+        reference::fallback(
+            args[0],
+            args[1],
+            args.get(2).copied(),
+            self.params,
+            self.act,
+        )
     }
 }
 
-impl CustomOp2 for Conv2d {
-    fn name(&self) -> &'static str {
-        NAME
+/// The gradients of x, w and perhaps bias, of those that need one.
+fn gradients(
+    inputs: &[&Tensor],
+    dx: impl FnOnce() -> Result<Tensor>,
+    dw: impl FnOnce() -> Result<Tensor>,
+    dbias: impl FnOnce() -> Result<Tensor>,
+) -> Result<Vec<Option<Tensor>>> {
+    let mut grads = vec![
+        inputs[0].track_op().then(dx).transpose()?,
+        inputs[1].track_op().then(dw).transpose()?,
+    ];
+    if let Some(bias) = inputs.get(2) {
+        grads.push(bias.track_op().then(dbias).transpose()?);
     }
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        xl: &Layout,
-        w: &CpuStorage,
-        wl: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        cpu::forward(self, (x, xl), (w, wl), None)
+    Ok(grads)
+}
+
+/// The gradient of the weight of a convolution, of x and the gradient of y: their correlation, with images for channels.
+#[derive(Clone, Copy, Debug)]
+struct WeightGrad(Conv2dShape);
+
+impl Op for WeightGrad {
+    const NAME: &'static str = "conv2d_bwd_weight";
+    const ARGS: &'static [&'static str] = &["x", "grad_out"];
+
+    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
+        check::same_floats(name, Self::ARGS, args)?;
+        let expected = [self.0.x_shape(), self.0.y_shape()];
+        for ((arg, expected), argument) in args.iter().zip(expected).zip(Self::ARGS) {
+            if *arg.shape() != expected {
+                let got = arg.shape();
+                let message = format!("got {argument} of shape {got:?}, expected {expected:?}");
+                return Err(check::error(name, message));
+            }
+        }
+        Ok(())
     }
+
+    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+        cpu::weight_grad(&self.0, args)
+    }
+
     #[cfg(feature = "metal")]
-    fn metal_fwd(
-        &self,
-        x: &MetalStorage,
-        xl: &Layout,
-        w: &MetalStorage,
-        wl: &Layout,
-    ) -> Result<(MetalStorage, Shape)> {
-        metal::forward(self, (x, xl), (w, wl), None)
-    }
-    fn bwd(
-        &self,
-        x: &Tensor,
-        w: &Tensor,
-        _: &Tensor,
-        g: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let (dx, dw, _) = self.gradients(x, w, None, g)?;
-        Ok((dx, dw))
+    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+        metal::weight_grad(&self.0, args)
     }
 }
 
-impl CustomOp3 for Conv2d {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        xl: &Layout,
-        w: &CpuStorage,
-        wl: &Layout,
-        bias: &CpuStorage,
-        bl: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        cpu::forward(self, (x, xl), (w, wl), Some((bias, bl)))
-    }
-    #[cfg(feature = "metal")]
-    fn metal_fwd(
-        &self,
-        x: &MetalStorage,
-        xl: &Layout,
-        w: &MetalStorage,
-        wl: &Layout,
-        bias: &MetalStorage,
-        bl: &Layout,
-    ) -> Result<(MetalStorage, Shape)> {
-        metal::forward(self, (x, xl), (w, wl), Some((bias, bl)))
-    }
-    fn bwd(
-        &self,
-        x: &Tensor,
-        w: &Tensor,
-        bias: &Tensor,
-        _: &Tensor,
-        g: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        self.gradients(x, w, Some(bias), g)
+fn specs<'a>(args: &[&'a Tensor]) -> Vec<Spec<'a>> {
+    args.iter().map(|&t| t.into()).collect()
+}
+
+/// A bias has one element for each channel of the result.
+fn check_bias(name: &str, channels: usize, bias: Option<&Spec<'_>>) -> Result<()> {
+    match bias {
+        Some(bias) if bias.dims() != [channels] => {
+            let shape = bias.shape();
+            let message = format!("got bias of shape {shape:?}, expected [{channels}]");
+            Err(check::error(name, message))
+        }
+        _ => Ok(()),
     }
 }
 
-fn check_args(op: &str, x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Result<()> {
-    check::float(op, x)?;
-    check::alike(op, x, "weight", w)?;
-    if let Some(bias) = bias {
-        check::alike(op, x, "bias", bias)?;
-    }
-    Ok(())
-}
-
-fn check_shape(op: &str, name: &str, layout: &Layout, accepted: &Shape) -> Result<()> {
-    if layout.shape() != accepted {
-        let given = layout.shape();
-        let message = format!("{name} has shape {given:?}, {accepted:?} accepted");
-        return Err(check::error(op, message));
-    }
-    Ok(())
-}
-
-/// Σ over batch and image.
+/// The sum over batch and image.
 fn channel_sums(g: &Tensor) -> Result<Tensor> {
     sum_last_dim(&g.transpose(0, 1)?.flatten_from(1)?)
-}
-
-/// Stock's convolution where it takes the window.
-fn fallback(
-    x: &Tensor,
-    w: &Tensor,
-    bias: Option<&Tensor>,
-    window: Window,
-    act: Act,
-) -> Result<Tensor> {
-    let Window {
-        padding: [padding, p],
-        stride: [stride, s],
-        dilation: [dilation, d],
-        groups,
-    } = window;
-    // Stock fails to give some gradients.
-    if [p, s, d] != [padding, stride, dilation] || apply::tracks(x, w, bias) {
-        return reference(x, w, bias, window, act);
-    }
-    let z = x.conv2d(w, padding, stride, dilation, groups)?;
-    finish(z, bias, act)
-}
-
-fn finish(z: Tensor, bias: Option<&Tensor>, act: Act) -> Result<Tensor> {
-    let z = match bias {
-        Some(bias) => z.broadcast_add(&bias.reshape((1, (), 1, 1))?)?,
-        None => z,
-    };
-    activation::reference(&z, act)
-}
-
-/// [`conv2d`] as a sum of products, one for each place of the kernel. Stock's own convolution fails to give some
-/// gradients.
-pub fn reference(
-    x: &Tensor,
-    w: &Tensor,
-    bias: Option<&Tensor>,
-    window: Window,
-    act: Act,
-) -> Result<Tensor> {
-    let geometry = Geometry::new(NAME, x.layout(), w.layout(), window)?;
-    let Geometry {
-        batch,
-        groups,
-        c_in,
-        c_out,
-        kernel,
-        output,
-        padding,
-        ..
-    } = geometry;
-    let x = x
-        .pad_with_zeros(2, padding[0], padding[0])?
-        .pad_with_zeros(3, padding[1], padding[1])?;
-    let mut z: Option<Tensor> = None;
-    for i in 0..kernel[0] {
-        for j in 0..kernel[1] {
-            let x = every(&every(&x, 2, i, geometry)?, 3, j, geometry)?;
-            let x = x.reshape((batch, groups, c_in, output[0] * output[1]))?;
-            let w = w.narrow(2, i, 1)?.narrow(3, j, 1)?.contiguous()?;
-            let w = w.reshape((1, groups, c_out, c_in))?;
-            let term = w.broadcast_matmul(&x)?;
-            z = Some(match z {
-                Some(z) => (z + term)?,
-                None => term,
-            });
-        }
-    }
-    let z = z.ok_or_else(|| check::error(NAME, "the kernel is empty"))?;
-    finish(z.reshape(geometry.y_shape())?, bias, act)
-}
-
-/// What the kernel's `place` along a dim sees of the padded x.
-fn every(x: &Tensor, dim: usize, place: usize, g: Geometry) -> Result<Tensor> {
-    let i = dim - 2;
-    let at = |o| (o * g.stride[i] + place * g.dilation[i]) as u32;
-    let indices: Vec<u32> = (0..g.output[i]).map(at).collect();
-    x.index_select(&Tensor::new(indices, x.device())?, dim)
 }

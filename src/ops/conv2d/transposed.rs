@@ -1,14 +1,19 @@
-//! Transposed convolutions, which are the gradients of convolutions.
+//! Transposed convolutions, which are the gradients of convolutions: `y = act(x ∗ᵀ w + bias)`.
+//!
+//! Backward, with `dz = g · act′(z)`: dx is the convolution of dz with w, dw the correlation of dz with x, dbias the sum of dz
+//! over batch and image. Sums are in f32 and rounded once.
 
+use super::shape::Conv2dShape;
 use super::{
-    activation, channel_sums, check_args, check_bias, check_shape, cpu, finish, grad_before, Act,
-    Geometry, WeightGrad, Window,
+    activation, channel_sums, check_bias, cpu, grad_through_act, gradients, transposed_reference,
+    Conv2d, Conv2dParams, ConvAlgo, WeightGrad, ARGS,
 };
-use super::{Conv2d, ConvAlgo};
-use crate::{apply, check};
+use crate::act::Act;
+use crate::check;
+use crate::op::{self, custom_op, Args, Grads, Op, OpResult, Spec};
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
-use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor};
+use candle_core::{CpuStorage, Result, Tensor};
 use candle_nn::ConvTranspose2dConfig;
 
 pub const NAME: &str = "conv_transpose2d";
@@ -34,215 +39,132 @@ pub fn conv_transpose2d(
     config: ConvTranspose2dConfig,
     act: Act,
 ) -> Result<Tensor> {
-    let ends = [config.output_padding; 2];
-    windowed(NAME, x, w, bias, config.into(), ends, act)
+    let output_padding = [config.output_padding; 2];
+    ConvTranspose2d::new(config, output_padding, act).apply(NAME, x, w, bias)
 }
 
-/// [`conv_transpose2d`] of any window, groups included.
-pub fn windowed(
-    op: &str,
-    x: &Tensor,
-    w: &Tensor,
-    bias: Option<&Tensor>,
-    window: Window,
-    output_padding: [usize; 2],
-    act: Act,
-) -> Result<Tensor> {
-    check_args(op, x, w, bias)?;
-    let geometry = Geometry::transposed(op, x.layout(), w.layout(), window, output_padding)?;
-    check_bias(
-        op,
-        geometry.groups * geometry.c_in,
-        bias.map(Tensor::layout),
-    )?;
-    if !check::served(x) {
-        return reference(x, w, bias, window, output_padding, act);
-    }
-    ConvTranspose2d::new(geometry, act).apply(x, w, bias)
-}
-
-/// [`conv_transpose2d`] as a CustomOp: of x and w, or of these and a bias. The geometry is that of the convolution it is
-/// the gradient of.
+/// [`conv_transpose2d`] as a CustomOp of x and w, or of x, w and bias; with groups, too: w is `[channels, out / groups, height,
+/// width]`.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_fused::ops::{Act, Conv2dParams, ConvTranspose2d};
+/// let x = Tensor::new(&[[[[1f32, 2.]]]], &Device::Cpu)?;
+/// let w = Tensor::ones((1, 1, 1, 2), DType::F32, &Device::Cpu)?;
+/// let params = Conv2dParams { stride: [1, 2], ..Default::default() };
+/// let y = x.apply_op2(&w, ConvTranspose2d::new(params, [0, 0], Act::Identity))?;
+/// assert_eq!(y.flatten_all()?.to_vec1::<f32>()?, [1., 1., 2., 2.]);
+/// # candle_core::Result::Ok(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct ConvTranspose2d {
-    pub geometry: Geometry,
+    pub params: Conv2dParams,
+    /// Rows and columns that are added at the ends of the result.
+    pub output_padding: [usize; 2],
     pub act: Act,
 }
 
 impl ConvTranspose2d {
-    pub fn new(geometry: Geometry, act: Act) -> Self {
-        ConvTranspose2d { geometry, act }
-    }
-
-    pub(super) fn apply(self, x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
-        if self.act != Act::Identity && apply::tracks(x, w, bias) {
-            let z = ConvTranspose2d::new(self.geometry, Act::Identity).apply(x, w, bias)?;
-            return activation::activation(&z, self.act);
-        }
-        match bias {
-            Some(bias) => apply::op3(x, w, bias, self),
-            None => apply::op2(x, w, self),
+    pub fn new(params: impl Into<Conv2dParams>, output_padding: [usize; 2], act: Act) -> Self {
+        ConvTranspose2d {
+            params: params.into(),
+            output_padding,
+            act,
         }
     }
 
-    /// The shapes, for those who apply the CustomOp themselves too.
-    pub(super) fn check(&self, x: &Layout, w: &Layout, bias: Option<&Layout>) -> Result<()> {
-        let geometry = self.geometry;
-        geometry.check(NAME)?;
-        check_shape(NAME, "x", x, &geometry.y_shape())?;
-        check_shape(NAME, "weight", w, &geometry.w_shape())?;
-        check_bias(NAME, geometry.groups * geometry.c_in, bias)
+    /// The gradient of x of a convolution, of y's gradient and w. The pixels at the ends of x that no window reaches are the
+    /// output padding.
+    pub(super) fn gradient_of(shape: &Conv2dShape) -> Self {
+        let unread = |i: usize| {
+            let last = (shape.output[i] - 1) * shape.stride[i];
+            let read = last + (shape.kernel[i] - 1) * shape.dilation[i] + 1;
+            shape.input[i] + 2 * shape.padding[i] - read
+        };
+        ConvTranspose2d::new(shape.params(), [unread(0), unread(1)], Act::Identity)
     }
 
-    fn gradients(
-        &self,
+    /// The shape, of the dims of x and w, of the convolution that this is the gradient of.
+    fn shape_of(&self, name: &str, x: &[usize], w: &[usize]) -> Result<Conv2dShape> {
+        Conv2dShape::transposed(name, x, w, self.params, self.output_padding)
+    }
+
+    /// The op's result, on behalf of the function `name`.
+    pub(super) fn apply(
+        self,
+        name: &'static str,
         x: &Tensor,
         w: &Tensor,
         bias: Option<&Tensor>,
-        g: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let geometry = self.geometry;
-        let plain = ConvTranspose2d::new(geometry, Act::Identity);
-        let z = || plain.apply(&x.detach(), &w.detach(), bias.map(Tensor::detach).as_ref());
-        let dz = grad_before(self.act, g, z)?;
-        let dx = || {
-            let conv = Conv2d::new(geometry.window(), Act::Identity, ConvAlgo::Auto);
-            let dx = conv.apply(NAME, &dz, &w.detach(), None)?;
-            // More than a stride of output padding leaves room for more.
-            let [rows, cols] = geometry.output;
-            dx.narrow(2, 0, rows)?.narrow(3, 0, cols)
-        };
-        let dw = || apply::op2(&dz, &x.detach(), WeightGrad(geometry));
-        Ok((
-            x.track_op().then(dx).transpose()?,
-            w.track_op().then(dw).transpose()?,
-            bias.and_then(|b| b.track_op().then(|| channel_sums(&dz)))
-                .transpose()?,
-        ))
+    ) -> Result<Tensor> {
+        let args: Vec<&Tensor> = [x, w].into_iter().chain(bias).collect();
+        let tracked = args.iter().any(|t| t.track_op());
+        // The activation's backward needs its input.
+        if self.act != Act::Identity && tracked && check::has_kernel(x) {
+            let z = op::apply(name, self.without_act(), &args)?;
+            return activation(&z, self.act);
+        }
+        op::apply(name, self, &args)
     }
-}
 
-impl CustomOp2 for ConvTranspose2d {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        xl: &Layout,
-        w: &CpuStorage,
-        wl: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        cpu::transposed(self, (x, xl), (w, wl), None)
-    }
-    #[cfg(feature = "metal")]
-    fn metal_fwd(
-        &self,
-        x: &MetalStorage,
-        xl: &Layout,
-        w: &MetalStorage,
-        wl: &Layout,
-    ) -> Result<(MetalStorage, Shape)> {
-        super::metal::transposed(self, (x, xl), (w, wl), None)
-    }
-    fn bwd(
-        &self,
-        x: &Tensor,
-        w: &Tensor,
-        _: &Tensor,
-        g: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let (dx, dw, _) = self.gradients(x, w, None, g)?;
-        Ok((dx, dw))
-    }
-}
-
-impl CustomOp3 for ConvTranspose2d {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        xl: &Layout,
-        w: &CpuStorage,
-        wl: &Layout,
-        bias: &CpuStorage,
-        bl: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        cpu::transposed(self, (x, xl), (w, wl), Some((bias, bl)))
-    }
-    #[cfg(feature = "metal")]
-    fn metal_fwd(
-        &self,
-        x: &MetalStorage,
-        xl: &Layout,
-        w: &MetalStorage,
-        wl: &Layout,
-        bias: &MetalStorage,
-        bl: &Layout,
-    ) -> Result<(MetalStorage, Shape)> {
-        super::metal::transposed(self, (x, xl), (w, wl), Some((bias, bl)))
-    }
-    fn bwd(
-        &self,
-        x: &Tensor,
-        w: &Tensor,
-        bias: &Tensor,
-        _: &Tensor,
-        g: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        self.gradients(x, w, Some(bias), g)
-    }
-}
-
-/// [`conv_transpose2d`] as a sum of products, one for each place of the kernel, each spread over the output.
-pub fn reference(
-    x: &Tensor,
-    w: &Tensor,
-    bias: Option<&Tensor>,
-    window: Window,
-    output_padding: [usize; 2],
-    act: Act,
-) -> Result<Tensor> {
-    let geometry = Geometry::transposed(NAME, x.layout(), w.layout(), window, output_padding)?;
-    let Geometry {
-        batch,
-        groups,
-        c_in,
-        c_out,
-        input,
-        kernel,
-        output,
-        padding,
-        ..
-    } = geometry;
-    let [rows, cols] = [0, 1].map(|i| input[i] + 2 * padding[i]);
-    let x = x.reshape((batch, groups, c_out, output[0] * output[1]))?;
-    let mut z = Tensor::zeros((batch, groups * c_in, rows, cols), x.dtype(), x.device())?;
-    for i in 0..kernel[0] {
-        for j in 0..kernel[1] {
-            let w = w.narrow(2, i, 1)?.narrow(3, j, 1)?.contiguous()?;
-            let w = w.reshape((1, groups, c_out, c_in))?.transpose(2, 3)?;
-            let term = w.contiguous()?.broadcast_matmul(&x)?;
-            let term = term.reshape((batch, groups * c_in, output[0], output[1]))?;
-            let term = spread(&spread(&term, 2, i, rows, geometry)?, 3, j, cols, geometry)?;
-            z = (z + term)?;
+    fn without_act(&self) -> Self {
+        ConvTranspose2d {
+            act: Act::Identity,
+            ..*self
         }
     }
-    let z = z
-        .narrow(2, padding[0], input[0])?
-        .narrow(3, padding[1], input[1])?;
-    finish(z, bias, act)
 }
 
-/// Each row (or column) of `t` where the kernel's `place` leads to, of `len` in all.
-fn spread(t: &Tensor, dim: usize, place: usize, len: usize, g: Geometry) -> Result<Tensor> {
-    let i = dim - 2;
-    let at = |o| (o * g.stride[i] + place * g.dilation[i]) as u32;
-    let indices: Vec<u32> = (0..g.output[i]).map(at).collect();
-    let mut dims = t.dims().to_vec();
-    dims[dim] = len;
-    let zeros = Tensor::zeros(dims, t.dtype(), t.device())?;
-    zeros.index_add(&Tensor::new(indices, t.device())?, t, dim)
+custom_op!(ConvTranspose2d: CustomOp2, CustomOp3);
+
+impl Op for ConvTranspose2d {
+    const NAME: &'static str = NAME;
+    const ARGS: &'static [&'static str] = ARGS;
+
+    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
+        check::same_floats(name, ARGS, args)?;
+        let shape = self.shape_of(name, args[0].dims(), args[1].dims())?;
+        shape.check_memory(name, args[0].dtype)?;
+        check_bias(name, shape.groups * shape.c_in, args.get(2))
+    }
+
+    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+        let shape = self.shape_of(NAME, args[0].1.dims(), args[1].1.dims())?;
+        cpu::transposed(self.act, &shape, args)
+    }
+
+    #[cfg(feature = "metal")]
+    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+        let shape = self.shape_of(NAME, args[0].1.dims(), args[1].1.dims())?;
+        super::metal::transposed(self.act, &shape, args)
+    }
+
+    fn bwd(&self, inputs: &[&Tensor], _y: &Tensor, g: &Tensor) -> Grads {
+        let (x, w) = (inputs[0].detach(), inputs[1].detach());
+        let bias = inputs.get(2).map(|bias| bias.detach());
+        let z = || self.without_act().apply(NAME, &x, &w, bias.as_ref());
+        let dz = grad_through_act(self.act, g, z)?;
+        let shape = self.shape_of(NAME, x.dims(), w.dims())?;
+        let dx = || {
+            let conv = Conv2d::new(shape.params(), Act::Identity, ConvAlgo::Auto);
+            let dx = conv.apply(NAME, &dz, &w, None)?;
+            // An output padding of a stride or more has room for further windows.
+            let [rows, cols] = shape.output;
+            dx.narrow(2, 0, rows)?.narrow(3, 0, cols)
+        };
+        let dw = || op::apply(WeightGrad::NAME, WeightGrad(shape), &[&dz, &x]);
+        gradients(inputs, dx, dw, || channel_sums(&dz))
+    }
+
+    fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
+        let bias = args.get(2).copied();
+        transposed_reference(
+            args[0],
+            args[1],
+            bias,
+            self.params,
+            self.output_padding,
+            self.act,
+        )
+    }
 }

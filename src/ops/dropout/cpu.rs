@@ -1,10 +1,10 @@
 //! Elementwise ops that make their mask as they go.
 
-use super::philox::{Mask, BLOCK};
 use super::{Dropout, DropoutAdd, NAME};
-use crate::cpu::elementwise::{self, Body, Input};
-use crate::cpu::simd::Simd;
+use crate::cpu::elementwise::{self, ElementwiseOp, Input};
+use crate::cpu::simd::{Kernel, Simd};
 use crate::cpu::{element::Element, gather, with_float};
+use crate::philox::{Mask, BLOCK};
 use candle_core::{CpuStorage, Layout, Result, Shape};
 
 /// Cost of ten Philox rounds, in units of [`crate::cpu::parallel`].
@@ -62,16 +62,32 @@ impl Around<2> for Add {
     }
 }
 
+/// The factors of a block of elements, compiled once per instruction set.
+struct Factors<'a> {
+    mask: Mask,
+    start: usize,
+    out: &'a mut [f32; BLOCK],
+}
+
+impl Kernel for Factors<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        self.mask.factors(self.start, self.out)
+    }
+}
+
 #[derive(Clone, Copy)]
 struct Masked<A>(A, Mask);
 
-impl<T: Element, A: Around<I>, const I: usize> Body<T, I, 1> for Masked<A> {
+impl<T: Element, A: Around<I>, const I: usize> ElementwiseOp<T, I, 1> for Masked<A> {
     fn cost(&self) -> usize {
         COST
     }
 
     #[inline(always)]
-    unsafe fn stretch<S: Simd>(
+    unsafe fn run<S: Simd>(
         &self,
         s: S,
         index: usize,
@@ -84,7 +100,11 @@ impl<T: Element, A: Around<I>, const I: usize> Body<T, I, 1> for Masked<A> {
         while start < n {
             let len = BLOCK.min(n - start);
             if (index + start).is_multiple_of(4) {
-                self.1.factors(index + start, &mut factors);
+                s.call(Factors {
+                    mask: self.1,
+                    start: index + start,
+                    out: &mut factors,
+                });
             } else {
                 for (k, factor) in factors.iter_mut().enumerate().take(len) {
                     *factor = self.1.factor(index + start + k);

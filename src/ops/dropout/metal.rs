@@ -1,8 +1,8 @@
 //! Launches of kernels/dropout.metal.
 
-use super::philox::Mask;
 use super::{Dropout, DropoutAdd, NAME};
 use crate::metal::{aligned4, alloc, dtype_name, finish, grid, sources, InPlace, Launch, Operand};
+use crate::philox::Mask;
 use candle_core::backend::BackendStorage;
 use candle_core::{Layout, MetalStorage, Result, Shape};
 
@@ -97,15 +97,12 @@ pub fn forward_add(
 #[cfg(test)]
 mod tests {
     use super::Params;
-    use std::mem::{offset_of, size_of};
+    use crate::metal::mirror::assert_mirrors;
 
     #[test]
     fn params_mirror_the_kernel() {
-        assert_eq!(size_of::<Params>(), 32);
-        assert_eq!(offset_of!(Params, seed_low), 8);
-        assert_eq!(offset_of!(Params, seed_high), 12);
-        assert_eq!(offset_of!(Params, threshold), 16);
-        assert_eq!(offset_of!(Params, scale), 20);
-        assert_eq!(offset_of!(Params, aligned), 24);
+        assert_mirrors!(Params => "dropout" DropoutParams {
+            n, seed_low, seed_high, threshold, scale, aligned
+        });
     }
 }

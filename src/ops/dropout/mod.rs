@@ -8,13 +8,13 @@
 pub(crate) mod cpu;
 #[cfg(feature = "metal")]
 mod metal;
-pub(crate) mod philox;
 
-use super::activation::{self, Act, ActivationBwd};
-use crate::{apply, check};
+use super::activation::{self, grad_through_act, Act};
+use crate::check;
+use crate::op::{self, custom_op, ArgMut, Args, Grads, InplaceOp, Op, OpResult, Spec};
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
-use candle_core::{CpuStorage, CustomOp1, CustomOp2, InplaceOp1, Layout, Result, Shape, Tensor};
+use candle_core::{CpuStorage, Result, Tensor};
 
 const NAME: &str = "dropout";
 
@@ -28,149 +28,136 @@ const NAME: &str = "dropout";
 /// # candle_core::Result::Ok(())
 /// ```
 pub fn dropout(x: &Tensor, p: f32, seed: u64) -> Result<Tensor> {
-    apply(x, false, p, seed)
+    let relu = false;
+    op::apply("dropout", Dropout { relu, p, seed }, &[x])
 }
 
 /// `dropout(relu(x))`
 pub fn relu_dropout(x: &Tensor, p: f32, seed: u64) -> Result<Tensor> {
-    apply(x, true, p, seed)
-}
-
-fn apply(x: &Tensor, relu: bool, p: f32, seed: u64) -> Result<Tensor> {
-    check_args(x, p)?;
-    if !check::served(x) {
-        let act = if relu { Act::Relu } else { Act::Identity };
-        return reference(x, act, p, seed);
-    }
-    apply::op1(x, Dropout { relu, p, seed })
+    let relu = true;
+    op::apply("relu_dropout", Dropout { relu, p, seed }, &[x])
 }
 
 /// `dropout(x) + residual`
 pub fn dropout_add(x: &Tensor, residual: &Tensor, p: f32, seed: u64) -> Result<Tensor> {
-    check_args(x, p)?;
-    check::alike(NAME, x, "residual", residual)?;
-    check::same_shape(NAME, x, "residual", residual)?;
-    if !check::served(x) {
-        return reference_add(x, residual, p, seed);
-    }
-    apply::op2(x, residual, DropoutAdd { p, seed })
+    op::apply("dropout_add", DropoutAdd { p, seed }, &[x, residual])
 }
 
 /// [`dropout`] in x's own memory.
 pub fn dropout_inplace(x: &Tensor, p: f32, seed: u64) -> Result<()> {
     let relu = false;
-    apply_inplace(x, Dropout { relu, p, seed })
+    op::apply_inplace("dropout_inplace", Dropout { relu, p, seed }, x, &[])
 }
 
 /// [`relu_dropout`] in x's own memory.
 pub fn relu_dropout_inplace(x: &Tensor, p: f32, seed: u64) -> Result<()> {
     let relu = true;
-    apply_inplace(x, Dropout { relu, p, seed })
+    op::apply_inplace("relu_dropout_inplace", Dropout { relu, p, seed }, x, &[])
 }
 
-fn apply_inplace(x: &Tensor, op: Dropout) -> Result<()> {
-    check_args(x, op.p)?;
-    check::untracked(NAME, x)?;
-    apply::inplace1(x, op)
-}
-
-fn check_args(x: &Tensor, p: f32) -> Result<()> {
-    check::float(NAME, x)?;
-    if !(0.0..1.0).contains(&p) {
-        return Err(check::error(
-            NAME,
-            format_args!("p is {p}, 0 ≤ p < 1 is accepted"),
-        ));
+fn check_p(name: &'static str, p: f32) -> Result<()> {
+    match (0.0..1.0).contains(&p) {
+        true => Ok(()),
+        false => Err(check::error(
+            name,
+            format_args!("got p = {p}, expected 0 ≤ p < 1"),
+        )),
     }
-    Ok(())
 }
 
-/// [`dropout`] and [`relu_dropout`] as a CustomOp; [`dropout`] also in place.
+/// [`dropout`] and [`relu_dropout`] as a CustomOp, out of place and in place.
 #[derive(Clone, Copy, Debug)]
 pub struct Dropout {
+    /// Whether a ReLU comes before the dropout.
     pub relu: bool,
+    /// The probability that an element is dropped.
     pub p: f32,
+    /// Elements are dropped by this seed and their position alone.
     pub seed: u64,
 }
 
-impl CustomOp1 for Dropout {
-    fn name(&self) -> &'static str {
-        NAME
+custom_op!(Dropout: CustomOp1, InplaceOp1);
+
+impl Op for Dropout {
+    const NAME: &'static str = NAME;
+    const ARGS: &'static [&'static str] = &["x"];
+
+    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
+        check::same_floats(name, Self::ARGS, args)?;
+        check_p(name, self.p)
     }
-    fn cpu_fwd(&self, x: &CpuStorage, l: &Layout) -> Result<(CpuStorage, Shape)> {
-        cpu::forward(*self, x, l)
+    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+        cpu::forward(*self, args[0].0, args[0].1)
     }
     #[cfg(feature = "metal")]
-    fn metal_fwd(&self, x: &MetalStorage, l: &Layout) -> Result<(MetalStorage, Shape)> {
-        metal::forward(*self, x, l)
+    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+        metal::forward(*self, args[0].0, args[0].1)
     }
-    fn bwd(&self, x: &Tensor, _: &Tensor, g: &Tensor) -> Result<Option<Tensor>> {
+    fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
         let masked = dropout(g, self.p, self.seed)?;
-        if self.relu {
-            return apply::op2(x, &masked, ActivationBwd(Act::Relu)).map(Some);
-        }
-        Ok(Some(masked))
+        let act = if self.relu { Act::Relu } else { Act::Identity };
+        let dx = grad_through_act(act, &masked, || Ok(inputs[0].clone()))?;
+        Ok(vec![Some(dx)])
+    }
+    fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
+        let act = if self.relu { Act::Relu } else { Act::Identity };
+        reference(args[0], act, self.p, self.seed)
     }
 }
 
-impl InplaceOp1 for Dropout {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-    fn cpu_fwd(&self, x: &mut CpuStorage, l: &Layout) -> Result<()> {
+impl InplaceOp for Dropout {
+    fn cpu_inplace(&self, (x, l): ArgMut, _: Args<CpuStorage>) -> Result<()> {
         cpu::forward_inplace(*self, x, l)
     }
     #[cfg(feature = "metal")]
-    fn metal_fwd(&self, x: &mut MetalStorage, l: &Layout) -> Result<()> {
-        metal::forward_inplace(*self, x, l)
+    fn metal_inplace(&self, args: Args<MetalStorage>) -> Result<()> {
+        metal::forward_inplace(*self, args[0].0, args[0].1)
     }
 }
 
 /// [`dropout_add`] as a CustomOp.
 #[derive(Clone, Copy, Debug)]
 pub struct DropoutAdd {
+    /// The probability that an element of x is dropped.
     pub p: f32,
+    /// Elements are dropped by this seed and their position alone.
     pub seed: u64,
 }
 
-impl CustomOp2 for DropoutAdd {
-    fn name(&self) -> &'static str {
-        NAME
+custom_op!(DropoutAdd: CustomOp2);
+
+impl Op for DropoutAdd {
+    const NAME: &'static str = "dropout_add";
+    const ARGS: &'static [&'static str] = &["x", "residual"];
+
+    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
+        check::same_floats(name, Self::ARGS, args)?;
+        check::same_shape(name, args[0], "residual", args[1])?;
+        check_p(name, self.p)
     }
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        xl: &Layout,
-        residual: &CpuStorage,
-        rl: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        cpu::forward_add(*self, (x, xl), (residual, rl))
+    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+        cpu::forward_add(*self, args[0], args[1])
     }
     #[cfg(feature = "metal")]
-    fn metal_fwd(
-        &self,
-        x: &MetalStorage,
-        xl: &Layout,
-        residual: &MetalStorage,
-        rl: &Layout,
-    ) -> Result<(MetalStorage, Shape)> {
-        metal::forward_add(*self, (x, xl), (residual, rl))
+    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+        metal::forward_add(*self, args[0], args[1])
     }
-    fn bwd(
-        &self,
-        x: &Tensor,
-        residual: &Tensor,
-        _: &Tensor,
-        g: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+    fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
+        let (x, residual) = (inputs[0], inputs[1]);
         let dx = x.track_op().then(|| dropout(g, self.p, self.seed));
-        Ok((dx.transpose()?, residual.track_op().then(|| g.clone())))
+        Ok(vec![
+            dx.transpose()?,
+            residual.track_op().then(|| g.clone()),
+        ])
+    }
+    fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
+        reference_add(args[0], args[1], self.p, self.seed)
     }
 }
 
 /// The mask as a tensor times stock ops: what [`dropout`] and [`relu_dropout`] replace.
 pub fn reference(x: &Tensor, act: Act, p: f32, seed: u64) -> Result<Tensor> {
-    let mask = philox::Mask::new(p, seed);
+    let mask = crate::philox::Mask::new(p, seed);
     let factors: Vec<f32> = (0..x.elem_count()).map(|i| mask.factor(i)).collect();
     let factors = Tensor::from_vec(factors, x.shape(), x.device())?.to_dtype(x.dtype())?;
     let dropped = factors.eq(0f64)?;

@@ -1,25 +1,26 @@
 //! Maps over (gate, up) and (gate, up, g), of two tensors or of the halves of packed rows.
 
 use super::NAME;
+use crate::act::Act;
+use crate::cpu::act::{ActTerm, AroundAct, WithAct};
 use crate::cpu::elementwise::{self, Input, Walk};
 use crate::cpu::simd::Simd;
 use crate::cpu::{element::Element, gather, with_float};
-use crate::ops::activation::cpu::{with_body, Around, Part};
-use crate::ops::activation::Act;
 use candle_core::{CpuStorage, Layout, Result, Shape};
 
 /// act(gate) · up
 #[derive(Clone, Copy)]
 struct Forward;
 
-impl Around<2, 1, 1> for Forward {
-    const PARTS: [Part; 1] = [Part::Value];
+impl AroundAct<2, 1, 1> for Forward {
+    const TERMS: [ActTerm; 1] = [ActTerm::Value];
+    const ACT_INPUT_IS_FIRST: bool = true;
     #[inline(always)]
-    fn z<S: Simd>(&self, _: S, [gate, _]: [S::F; 2]) -> S::F {
+    fn act_input<S: Simd>(&self, _: S, [gate, _]: [S::F; 2]) -> S::F {
         gate
     }
     #[inline(always)]
-    fn out<S: Simd>(&self, s: S, [_, up]: [S::F; 2], [value]: [S::F; 1]) -> [S::F; 1] {
+    fn output<S: Simd>(&self, s: S, [_, up]: [S::F; 2], [value]: [S::F; 1]) -> [S::F; 1] {
         [s.mul(value, up)]
     }
 }
@@ -28,15 +29,21 @@ impl Around<2, 1, 1> for Forward {
 #[derive(Clone, Copy)]
 struct Backward;
 
-impl Around<3, 2, 2> for Backward {
-    const PARTS: [Part; 2] = [Part::Slope, Part::Value];
+impl AroundAct<3, 2, 2> for Backward {
+    const TERMS: [ActTerm; 2] = [ActTerm::Derivative, ActTerm::Value];
+    const ACT_INPUT_IS_FIRST: bool = true;
     #[inline(always)]
-    fn z<S: Simd>(&self, _: S, [gate, _, _]: [S::F; 3]) -> S::F {
+    fn act_input<S: Simd>(&self, _: S, [gate, _, _]: [S::F; 3]) -> S::F {
         gate
     }
     #[inline(always)]
-    fn out<S: Simd>(&self, s: S, [_, up, g]: [S::F; 3], [slope, value]: [S::F; 2]) -> [S::F; 2] {
-        [s.mul(s.mul(g, up), slope), s.mul(g, value)]
+    fn output<S: Simd>(
+        &self,
+        s: S,
+        [_, up, g]: [S::F; 3],
+        [derivative, value]: [S::F; 2],
+    ) -> [S::F; 2] {
+        [s.mul(s.mul(g, up), derivative), s.mul(g, value)]
     }
 }
 
@@ -46,7 +53,7 @@ pub fn forward(act: Act, gate: Arg, up: Arg) -> Result<(CpuStorage, Shape)> {
     let n = gate.1.shape().elem_count();
     let out = with_float!(NAME, gate.0, T => {
         let inputs = [Input::<T>::dense(gate)?, Input::dense(up)?];
-        Ok(T::wrap(with_body!(Forward, act, |body| elementwise::map(n, inputs, body))))
+        Ok(T::wrap(elementwise::map(n, inputs, WithAct(Forward, act))))
     })?;
     Ok((out, gate.1.shape().clone()))
 }
@@ -55,11 +62,7 @@ pub fn forward_inplace(act: Act, gate: (&mut CpuStorage, &Layout), up: Arg) -> R
     with_float!(NAME, gate.0, |x: &[T]| {
         let up = Input::dense(up)?;
         gather::update(x, gate.1, |x: &mut [T]| {
-            with_body!(Forward, act, |body| elementwise::map_in_place(
-                x,
-                [up],
-                body
-            ))
+            elementwise::map_in_place(x, [up], WithAct(Forward, act))
         });
         Ok(())
     })
@@ -69,7 +72,7 @@ pub fn backward(act: Act, gate: Arg, up: Arg, g: Arg) -> Result<CpuStorage> {
     let n = gate.1.shape().elem_count();
     with_float!(NAME, gate.0, T => {
         let inputs = [Input::<T>::dense(gate)?, Input::dense(up)?, Input::dense(g)?];
-        Ok(T::wrap(with_body!(Backward, act, |body| elementwise::map(n, inputs, body))))
+        Ok(T::wrap(elementwise::map(n, inputs, WithAct(Backward, act))))
     })
 }
 
@@ -84,9 +87,7 @@ pub fn forward_packed(act: Act, (x, l): Arg) -> Result<CpuStorage> {
     with_float!(NAME, x, |x: &[T]| {
         let x = gather::contiguous(x, l);
         let inputs = halves.map(|half| Input::walked(&x, half));
-        Ok(T::wrap(with_body!(Forward, act, |body| elementwise::map(
-            n, inputs, body
-        ))))
+        Ok(T::wrap(elementwise::map(n, inputs, WithAct(Forward, act))))
     })
 }
 
@@ -96,8 +97,11 @@ pub fn backward_packed(act: Act, (x, l): Arg, g: Arg) -> Result<CpuStorage> {
         let x = gather::contiguous(x, l);
         let [gate, up] = halves.map(|half| Input::walked(&x, half));
         let inputs = [gate, up, Input::dense(g)?];
-        Ok(T::wrap(with_body!(Backward, act, |body| {
-            elementwise::map_to(n, inputs, halves, body)
-        })))
+        Ok(T::wrap(elementwise::map_to(
+            n,
+            inputs,
+            halves,
+            WithAct(Backward, act),
+        )))
     })
 }

@@ -1,8 +1,8 @@
 //! Launches of kernels/glu.metal.
 
 use super::NAME;
+use crate::act::Act;
 use crate::metal::{aligned4, alloc, dtype_name, finish, grid, sources, InPlace, Launch, Operand};
-use crate::ops::activation::Act;
 use candle_core::backend::BackendStorage;
 use candle_core::{Layout, MetalStorage, Result, Shape};
 
@@ -141,15 +141,12 @@ pub fn backward_packed(act: Act, (x, l): Arg, (g, gl): Arg) -> Result<MetalStora
 #[cfg(test)]
 mod tests {
     use super::Params;
-    use std::mem::{offset_of, size_of};
+    use crate::metal::mirror::assert_mirrors;
 
     #[test]
     fn params_mirror_the_kernel() {
-        assert_eq!(size_of::<Params>(), 40);
-        assert_eq!(offset_of!(Params, stride), 8);
-        assert_eq!(offset_of!(Params, up_at), 16);
-        assert_eq!(offset_of!(Params, dup_at), 24);
-        assert_eq!(offset_of!(Params, act_param), 32);
-        assert_eq!(offset_of!(Params, aligned), 36);
+        assert_mirrors!(Params => "glu" GluParams {
+            cols, stride, up_at, dup_at, act_param, aligned
+        });
     }
 }

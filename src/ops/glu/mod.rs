@@ -7,12 +7,11 @@ mod cpu;
 mod metal;
 
 use super::activation::{self, Act};
-use crate::{apply, check};
+use crate::check;
+use crate::op::{self, custom_op, ArgMut, Args, Grads, InplaceOp, Op, OpResult, Spec};
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
-use candle_core::{
-    CpuStorage, CustomOp1, CustomOp2, CustomOp3, InplaceOp2, Layout, Result, Shape, Tensor, D,
-};
+use candle_core::{CpuStorage, Layout, Result, Shape, Tensor, D};
 
 const NAME: &str = "glu";
 
@@ -27,52 +26,30 @@ const NAME: &str = "glu";
 /// # candle_core::Result::Ok(())
 /// ```
 pub fn glu(gate: &Tensor, up: &Tensor, act: Act) -> Result<Tensor> {
-    check_args(gate, up)?;
-    if !check::served(gate) {
-        return reference(gate, up, act);
-    }
-    apply::op2(gate, up, Glu(act))
+    op::apply(NAME, Glu(act), &[gate, up])
 }
 
 /// `act(gate) · up` of a tensor `[.., 2n]` that holds the gate in the first half of its last dim.
 pub fn glu_packed(x: &Tensor, act: Act) -> Result<Tensor> {
-    check::float(NAME, x)?;
-    check::has_dims(NAME, x)?;
-    let last = x.dim(D::Minus1)?;
-    if !last.is_multiple_of(2) {
-        let message = format!("packed x has a last dim of {last}, an even one is accepted");
-        return Err(check::error(NAME, message));
-    }
-    if !check::served(x) {
-        return reference_packed(x, act);
-    }
-    apply::op1(x, GluPacked(act))
+    op::apply("glu_packed", GluPacked(act), &[x])
 }
 
 /// `gate = act(gate) · up` in the gate's own memory, for inference.
 pub fn glu_inplace(gate: &Tensor, up: &Tensor, act: Act) -> Result<()> {
-    check_args(gate, up)?;
-    check::untracked(NAME, gate)?;
-    apply::inplace2(gate, up, Glu(act))
-}
-
-fn check_args(gate: &Tensor, up: &Tensor) -> Result<()> {
-    check::float(NAME, gate)?;
-    check::alike(NAME, gate, "up", up)?;
-    check::same_shape(NAME, gate, "up", up)
+    op::apply_inplace("glu_inplace", Glu(act), gate, &[up])
 }
 
 macro_rules! named {
     ($($(#[$doc:meta])* $name:ident, $packed:ident = $act:expr;)*) => {$(
         $(#[$doc])*
         pub fn $name(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
-            glu(gate, up, $act)
+            op::apply(stringify!($name), Glu($act), &[gate, up])
         }
         $(#[$doc])*
         ///
         /// The gate is the first half of the last dim.
         pub fn $packed(x: &Tensor) -> Result<Tensor> {
-            glu_packed(x, $act)
+            op::apply(stringify!($packed), GluPacked($act), &[x])
         }
     )*};
 }
@@ -81,74 +58,60 @@ named! {
     /// `silu(gate) · up`
     swiglu, swiglu_packed = Act::Silu;
     /// `gelu(gate) · up`, with the tanh form of GELU
-    geglu, geglu_packed = Act::Gelu;
+    geglu, geglu_packed = Act::GeluTanh;
     /// `relu(gate) · up`
     reglu, reglu_packed = Act::Relu;
 }
 
 /// [`glu`] as a CustomOp, out of place and in place.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_fused::ops::{Act, Glu};
+/// let gate = Tensor::new(&[-1f32, 2.], &Device::Cpu)?;
+/// let up = Tensor::new(&[5f32, 3.], &Device::Cpu)?;
+/// assert_eq!(gate.apply_op2(&up, Glu(Act::Relu))?.to_vec1::<f32>()?, [0., 6.]);
+/// # candle_core::Result::Ok(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Glu(pub Act);
 
-impl CustomOp2 for Glu {
-    fn name(&self) -> &'static str {
-        NAME
+custom_op!(Glu: CustomOp2, InplaceOp2);
+
+impl Op for Glu {
+    const NAME: &'static str = NAME;
+    const ARGS: &'static [&'static str] = &["gate", "up"];
+
+    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
+        check::same_floats(name, Self::ARGS, args)?;
+        check::same_shape(name, args[0], "up", args[1])
     }
-    fn cpu_fwd(
-        &self,
-        gate: &CpuStorage,
-        gate_l: &Layout,
-        up: &CpuStorage,
-        up_l: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        cpu::forward(self.0, (gate, gate_l), (up, up_l))
+    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+        cpu::forward(self.0, args[0], args[1])
     }
     #[cfg(feature = "metal")]
-    fn metal_fwd(
-        &self,
-        gate: &MetalStorage,
-        gate_l: &Layout,
-        up: &MetalStorage,
-        up_l: &Layout,
-    ) -> Result<(MetalStorage, Shape)> {
-        metal::forward(self.0, (gate, gate_l), (up, up_l))
+    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+        metal::forward(self.0, args[0], args[1])
     }
-    fn bwd(
-        &self,
-        gate: &Tensor,
-        up: &Tensor,
-        _: &Tensor,
-        g: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let both = apply::op3(gate, up, g, GluBwd(self.0))?;
+    fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
+        let (gate, up) = (inputs[0], inputs[1]);
+        let both = op::apply("glu_bwd", GluBwd(self.0), &[gate, up, g])?;
         let dgate = gate.track_op().then(|| both.get(0)).transpose()?;
         let dup = up.track_op().then(|| both.get(1)).transpose()?;
-        Ok((dgate, dup))
+        Ok(vec![dgate, dup])
+    }
+    fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
+        reference(args[0], args[1], self.0)
     }
 }
 
-impl InplaceOp2 for Glu {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-    fn cpu_fwd(
-        &self,
-        gate: &mut CpuStorage,
-        gate_l: &Layout,
-        up: &CpuStorage,
-        up_l: &Layout,
-    ) -> Result<()> {
-        cpu::forward_inplace(self.0, (gate, gate_l), (up, up_l))
+impl InplaceOp for Glu {
+    fn cpu_inplace(&self, gate: ArgMut, rest: Args<CpuStorage>) -> Result<()> {
+        cpu::forward_inplace(self.0, gate, rest[0])
     }
     #[cfg(feature = "metal")]
-    fn metal_fwd(
-        &self,
-        gate: &mut MetalStorage,
-        gate_l: &Layout,
-        up: &MetalStorage,
-        up_l: &Layout,
-    ) -> Result<()> {
-        metal::forward_inplace(self.0, (gate, gate_l), (up, up_l))
+    fn metal_inplace(&self, args: Args<MetalStorage>) -> Result<()> {
+        metal::forward_inplace(self.0, args[0], args[1])
     }
 }
 
@@ -156,95 +119,93 @@ impl InplaceOp2 for Glu {
 #[derive(Clone, Copy, Debug)]
 pub struct GluPacked(pub Act);
 
-impl CustomOp1 for GluPacked {
-    fn name(&self) -> &'static str {
-        NAME
+custom_op!(GluPacked: CustomOp1);
+
+impl Op for GluPacked {
+    const NAME: &'static str = "glu_packed";
+    const ARGS: &'static [&'static str] = &["x"];
+
+    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
+        check::same_floats(name, Self::ARGS, args)?;
+        halved(name, args[0].layout).map(drop)
     }
-    fn cpu_fwd(&self, x: &CpuStorage, l: &Layout) -> Result<(CpuStorage, Shape)> {
-        Ok((cpu::forward_packed(self.0, (x, l))?, halved(l)))
+    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+        let shape = halved(Self::NAME, args[0].1)?;
+        Ok((cpu::forward_packed(self.0, args[0])?, shape))
     }
     #[cfg(feature = "metal")]
-    fn metal_fwd(&self, x: &MetalStorage, l: &Layout) -> Result<(MetalStorage, Shape)> {
-        Ok((metal::forward_packed(self.0, (x, l))?, halved(l)))
+    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+        let shape = halved(Self::NAME, args[0].1)?;
+        Ok((metal::forward_packed(self.0, args[0])?, shape))
     }
-    fn bwd(&self, x: &Tensor, _: &Tensor, g: &Tensor) -> Result<Option<Tensor>> {
-        apply::op2(x, g, GluPackedBwd(self.0)).map(Some)
+    fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
+        let dx = op::apply("glu_packed_bwd", GluPackedBwd(self.0), &[inputs[0], g])?;
+        Ok(vec![Some(dx)])
+    }
+    fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
+        reference_packed(args[0], self.0)
     }
 }
 
-fn halved(x: &Layout) -> Shape {
+/// The shape of one half of a packed tensor.
+fn halved(name: &str, x: &Layout) -> Result<Shape> {
     let mut dims = x.dims().to_vec();
-    if let Some(last) = dims.last_mut() {
-        *last /= 2;
+    match dims.last_mut() {
+        Some(last) if last.is_multiple_of(2) => *last /= 2,
+        last => {
+            let message =
+                format!("got a packed x with a last dim of {last:?}, expected an even one");
+            return Err(check::error(name, message));
+        }
     }
-    dims.into()
+    Ok(dims.into())
 }
 
 /// `(gate, up, g) → [dgate, dup]`, stacked.
 #[derive(Clone, Copy, Debug)]
-pub struct GluBwd(pub Act);
+struct GluBwd(Act);
 
-impl CustomOp3 for GluBwd {
-    fn name(&self) -> &'static str {
-        "glu_bwd"
+impl Op for GluBwd {
+    const NAME: &'static str = "glu_bwd";
+    const ARGS: &'static [&'static str] = &["gate", "up", "grad_out"];
+
+    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
+        check::same_floats(name, Self::ARGS, args)?;
+        check::same_shape(name, args[0], "up", args[1])?;
+        check::same_shape(name, args[0], "grad_out", args[2])
     }
-    fn cpu_fwd(
-        &self,
-        gate: &CpuStorage,
-        gate_l: &Layout,
-        up: &CpuStorage,
-        up_l: &Layout,
-        g: &CpuStorage,
-        gl: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let shape = [&[2], gate_l.dims()].concat().into();
-        let grads = cpu::backward(self.0, (gate, gate_l), (up, up_l), (g, gl))?;
-        Ok((grads, shape))
+    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+        let shape = [&[2], args[0].1.dims()].concat().into();
+        Ok((cpu::backward(self.0, args[0], args[1], args[2])?, shape))
     }
     #[cfg(feature = "metal")]
-    fn metal_fwd(
-        &self,
-        gate: &MetalStorage,
-        gate_l: &Layout,
-        up: &MetalStorage,
-        up_l: &Layout,
-        g: &MetalStorage,
-        gl: &Layout,
-    ) -> Result<(MetalStorage, Shape)> {
-        let shape = [&[2], gate_l.dims()].concat().into();
-        let grads = metal::backward(self.0, (gate, gate_l), (up, up_l), (g, gl))?;
-        Ok((grads, shape))
+    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+        let shape = [&[2], args[0].1.dims()].concat().into();
+        Ok((metal::backward(self.0, args[0], args[1], args[2])?, shape))
     }
 }
 
 /// `(packed x, g) → packed dx`
 #[derive(Clone, Copy, Debug)]
-pub struct GluPackedBwd(pub Act);
+struct GluPackedBwd(Act);
 
-impl CustomOp2 for GluPackedBwd {
-    fn name(&self) -> &'static str {
-        "glu_packed_bwd"
+impl Op for GluPackedBwd {
+    const NAME: &'static str = "glu_packed_bwd";
+    const ARGS: &'static [&'static str] = &["x", "grad_out"];
+
+    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
+        check::same_floats(name, Self::ARGS, args)?;
+        let half = halved(name, args[0].layout)?;
+        check::has_shape(name, "grad_out", args[1], half.dims())
     }
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        xl: &Layout,
-        g: &CpuStorage,
-        gl: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let dx = cpu::backward_packed(self.0, (x, xl), (g, gl))?;
-        Ok((dx, xl.shape().clone()))
+    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+        let dx = cpu::backward_packed(self.0, args[0], args[1])?;
+        Ok((dx, args[0].1.shape().clone()))
     }
     #[cfg(feature = "metal")]
-    fn metal_fwd(
-        &self,
-        x: &MetalStorage,
-        xl: &Layout,
-        g: &MetalStorage,
-        gl: &Layout,
-    ) -> Result<(MetalStorage, Shape)> {
-        let dx = metal::backward_packed(self.0, (x, xl), (g, gl))?;
-        Ok((dx, xl.shape().clone()))
+    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+        let dx = metal::backward_packed(self.0, args[0], args[1])?;
+        Ok((dx, args[0].1.shape().clone()))
     }
 }
 

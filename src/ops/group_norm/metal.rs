@@ -175,16 +175,12 @@ pub fn backward(
 #[cfg(test)]
 mod tests {
     use super::Params;
-    use std::mem::{offset_of, size_of};
+    use crate::metal::mirror::assert_mirrors;
 
     #[test]
     fn params_mirror_the_kernels() {
-        assert_eq!(size_of::<Params>(), 28);
-        assert_eq!(offset_of!(Params, cols), 4);
-        assert_eq!(offset_of!(Params, channels), 8);
-        assert_eq!(offset_of!(Params, spatial), 12);
-        assert_eq!(offset_of!(Params, groups), 16);
-        assert_eq!(offset_of!(Params, eps), 20);
-        assert_eq!(offset_of!(Params, aligned), 24);
+        assert_mirrors!(Params => "group_norm" GroupNormParams {
+            rows, cols, channels, spatial, groups, eps, aligned
+        });
     }
 }

@@ -9,19 +9,20 @@ mod cpu;
 #[cfg(feature = "metal")]
 mod metal;
 
-use super::affine_norm::{Affine, AffineNorm, Arg, Vectors};
+use super::affine_norm::{self, vectors, with_args, AffineNorm};
 use super::row_norm::{reference_layer, widened};
 use crate::check;
+use crate::op::{self, custom_op, Arg, ArgMut, Args, Grads, InplaceOp, Op, OpResult, Spec};
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
 use candle_core::{CpuStorage, Layout, Result, Shape, Tensor};
 
 const NAME: &str = "group_norm";
 
-/// A norm over groups of channels. `Affine(GroupNorm { .. })` is the CustomOp.
+/// [`group_norm`] as a CustomOp of x, of x and a weight, or of x, a weight and a bias; in place too.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GroupNorm {
-    /// Into how many groups the channels are cut.
+    /// The number of groups that the channels are split into.
     pub num_groups: usize,
     /// Keeps the divisor away from zero.
     pub eps: f32,
@@ -46,11 +47,7 @@ pub fn group_norm(
     eps: f32,
 ) -> Result<Tensor> {
     let norm = GroupNorm { num_groups, eps };
-    norm.check(x, [weight, bias])?;
-    if !check::served(x) {
-        return reference(x, num_groups, weight, bias, eps);
-    }
-    Affine(norm).apply(x, [weight, bias])
+    with_args(x, 1, weight, bias, |args| op::apply(NAME, norm, args))
 }
 
 /// [`group_norm`] in x's own memory, for inference.
@@ -62,38 +59,11 @@ pub fn group_norm_inplace(
     eps: f32,
 ) -> Result<()> {
     let norm = GroupNorm { num_groups, eps };
-    norm.check(x, [weight, bias])?;
-    check::untracked(NAME, x)?;
-    Affine(norm).apply_inplace(x, [weight, bias])
+    let run = |args: &[&Tensor]| op::apply_inplace("group_norm_inplace", norm, args[0], &args[1..]);
+    with_args(x, 1, weight, bias, run)
 }
 
 impl GroupNorm {
-    fn check(&self, x: &Tensor, vectors: [Option<&Tensor>; 2]) -> Result<()> {
-        check::float(NAME, x)?;
-        check::eps(NAME, self.eps.into())?;
-        let (groups, shape) = (self.num_groups, x.shape());
-        let &[_, channels, ..] = x.dims() else {
-            let message = format!("x has shape {shape:?}, [batch, channels, ..] accepted");
-            return Err(check::error(NAME, message));
-        };
-        if groups == 0 || !channels.is_multiple_of(groups) {
-            let message =
-                format!("{groups} groups given, a divisor of the {channels} channels accepted");
-            return Err(check::error(NAME, message));
-        }
-        for (name, vector) in ["weight", "bias"].into_iter().zip(vectors) {
-            if let Some(vector) = vector {
-                check::alike(NAME, x, name, vector)?;
-                if vector.dims() != [channels] {
-                    let given = vector.shape();
-                    let message = format!("{name} has shape {given:?}, x has {channels} channels");
-                    return Err(check::error(NAME, message));
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// How x lies in groups.
     fn extent(&self, l: &Layout) -> Extent {
         let dims = l.dims();
@@ -122,6 +92,10 @@ impl Extent {
     fn channels_per_group(&self) -> usize {
         self.channels / self.groups
     }
+    /// The first channel of a row.
+    fn first_channel(&self, row: usize) -> usize {
+        row % self.groups * self.channels_per_group()
+    }
     /// Elements of a group.
     fn cols(&self) -> usize {
         self.channels_per_group() * self.spatial
@@ -131,27 +105,60 @@ impl Extent {
     }
 }
 
+custom_op!(GroupNorm: CustomOp1, CustomOp2, CustomOp3, InplaceOp1, InplaceOp2, InplaceOp3);
+
+impl Op for GroupNorm {
+    const NAME: &'static str = NAME;
+    const ARGS: &'static [&'static str] = &["x", "weight", "bias"];
+
+    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
+        check::same_floats(name, Self::ARGS, args)?;
+        check::eps(name, self.eps.into())?;
+        let (groups, shape) = (self.num_groups, args[0].shape());
+        let &[_, channels, ..] = shape.dims() else {
+            let message = format!("got x of shape {shape:?}, expected [batch, channels, ..]");
+            return Err(check::error(name, message));
+        };
+        if groups == 0 || groups > channels.max(1) || !channels.is_multiple_of(groups) {
+            let message =
+                format!("got {groups} groups, expected a divisor of x's {channels} channels");
+            return Err(check::error(name, message));
+        }
+        // The last first: a weight of ones may have been made for the bias.
+        for (vector, called) in args.iter().zip(Self::ARGS).skip(1).rev() {
+            check::vector(name, called, *vector, channels, "channels")?;
+        }
+        Ok(())
+    }
+    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+        cpu::forward(*self, args[0], vectors(args))
+    }
+    #[cfg(feature = "metal")]
+    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+        metal::forward(*self, args[0], vectors(args))
+    }
+    fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
+        affine_norm::gradients(*self, inputs, g)
+    }
+    fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
+        let (weight, bias) = (args.get(1).copied(), args.get(2).copied());
+        reference(args[0], self.num_groups, weight, bias, self.eps)
+    }
+}
+
+impl InplaceOp for GroupNorm {
+    fn cpu_inplace(&self, x: ArgMut, rest: Args<CpuStorage>) -> Result<()> {
+        cpu::forward_inplace(*self, x, [rest.first().copied(), rest.get(1).copied()])
+    }
+    #[cfg(feature = "metal")]
+    fn metal_inplace(&self, args: Args<MetalStorage>) -> Result<()> {
+        metal::forward_inplace(*self, args[0], [args.get(1).copied(), args.get(2).copied()])
+    }
+}
+
 impl AffineNorm for GroupNorm {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-    fn bwd_name(&self) -> &'static str {
-        "group_norm_bwd"
-    }
-    fn cpu_fwd(
-        &self,
-        x: Arg<CpuStorage>,
-        vectors: Vectors<CpuStorage>,
-    ) -> Result<(CpuStorage, Shape)> {
-        cpu::forward(*self, x, vectors)
-    }
-    fn cpu_inplace(
-        &self,
-        x: (&mut CpuStorage, &Layout),
-        vectors: Vectors<CpuStorage>,
-    ) -> Result<()> {
-        cpu::forward_inplace(*self, x, vectors)
-    }
+    const BWD_NAME: &'static str = "group_norm_bwd";
+
     fn cpu_bwd(
         &self,
         x: Arg<CpuStorage>,
@@ -160,18 +167,6 @@ impl AffineNorm for GroupNorm {
         vectors: usize,
     ) -> Result<(CpuStorage, Shape)> {
         cpu::backward(*self, x, grad_out, weight, vectors)
-    }
-    #[cfg(feature = "metal")]
-    fn metal_fwd(
-        &self,
-        x: Arg<MetalStorage>,
-        vectors: Vectors<MetalStorage>,
-    ) -> Result<(MetalStorage, Shape)> {
-        metal::forward(*self, x, vectors)
-    }
-    #[cfg(feature = "metal")]
-    fn metal_inplace(&self, x: Arg<MetalStorage>, vectors: Vectors<MetalStorage>) -> Result<()> {
-        metal::forward_inplace(*self, x, vectors)
     }
     #[cfg(feature = "metal")]
     fn metal_bwd(

@@ -1,11 +1,11 @@
 //! One product.
 
-use super::{check_layouts, output_shape, NAME};
+use super::{output_shape, NAME};
 use crate::cpu::matmul::{Matrix, Product, Stored};
 use crate::cpu::{element::Element, gather, with_float};
-use candle_core::{CpuStorage, Layout, Result, Shape};
+use candle_core::{CpuStorage, Result, Shape};
 
-pub type Arg<'a> = (&'a CpuStorage, &'a Layout);
+pub type Arg<'a> = crate::op::Arg<'a, CpuStorage>;
 
 pub fn forward(
     (x, xl): Arg,
@@ -13,7 +13,6 @@ pub fn forward(
     bias: Option<Arg>,
     scale: f32,
 ) -> Result<(CpuStorage, Shape)> {
-    check_layouts(NAME, xl, wl, bias.map(|(_, l)| l))?;
     let shape = output_shape(xl, wl.dims()[0]);
     with_float!(NAME, x, |x: &[T]| {
         let (x, w) = (Stored::new(x, xl), Stored::new(w.as_slice::<T>()?, wl));
@@ -30,7 +29,7 @@ pub fn forward(
 }
 
 /// The outputs where there is nothing to multiply: a bias, or 0.
-pub fn without_products(
+pub fn bias_only(
     op: &'static str,
     (x, xl): Arg,
     outputs: usize,

@@ -7,11 +7,12 @@ pub(crate) mod cpu;
 #[cfg(feature = "metal")]
 pub(crate) mod metal;
 
-use crate::held::held;
-use crate::{apply, check};
+use crate::check;
+use crate::layout::as_vector;
+use crate::op::{self, custom_op, Args, Grads, Op, OpResult, Spec};
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
-use candle_core::{CpuStorage, CustomOp1, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, D};
+use candle_core::{CpuStorage, Layout, Result, Shape, Tensor, D};
 
 const NAME: &str = "linear";
 
@@ -26,60 +27,60 @@ const NAME: &str = "linear";
 /// # candle_core::Result::Ok(())
 /// ```
 pub fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
-    check_args(NAME, x, w, bias)?;
-    if !check::served(x) {
-        return reference(x, w, bias);
-    }
-    match bias {
-        Some(bias) => apply::op3(x, w, bias, Linear),
-        None => apply::op2(x, w, Linear),
-    }
+    apply(NAME, x, w, bias)
 }
 
 /// [`linear`] with a frozen weight and bias: differentiable in x alone, and nothing of the weight's size is ever
 /// allocated for them.
 pub fn frozen_linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
-    check_args(NAME, x, w, bias)?;
-    if !check::served(x) {
-        return reference(x, &w.detach(), bias.map(Tensor::detach).as_ref());
+    apply(
+        "frozen_linear",
+        x,
+        &w.detach(),
+        bias.map(Tensor::detach).as_ref(),
+    )
+}
+
+fn apply(name: &'static str, x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    match (bias, w.dims()) {
+        (Some(bias), &[out, _]) => {
+            op::apply(name, Linear::default(), &[x, w, &as_vector(bias, out)?])
+        }
+        (Some(bias), _) => op::apply(name, Linear::default(), &[x, w, bias]),
+        (None, _) => op::apply(name, Linear::default(), &[x, w]),
     }
-    apply::op1(x, FrozenLinear::new(w, bias, 1.0))
 }
 
 /// `scale · x·Wᵀ`, differentiable in x.
-pub(crate) fn scaled(x: &Tensor, w: &Tensor, scale: f32) -> Result<Tensor> {
-    if !check::served(x) {
-        return reference(x, &w.detach(), None)? * f64::from(scale);
-    }
-    apply::op1(x, FrozenLinear::new(w, None, scale))
+pub(crate) fn frozen_product(x: &Tensor, w: &Tensor, scale: f32) -> Result<Tensor> {
+    op::apply(NAME, Linear { scale }, &[x, &w.detach()])
 }
 
 pub(crate) fn check_args(op: &str, x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Result<()> {
-    check::float(op, x)?;
-    check::alike(op, x, "weight", w)?;
-    if let Some(bias) = bias {
-        check::alike(op, x, "bias", bias)?;
-    }
+    let args: Vec<&Tensor> = [x, w].into_iter().chain(bias).collect();
+    check::same_device(op, Linear::ARGS, &args)?;
+    let specs: Vec<Spec> = args.iter().map(|&t| t.into()).collect();
+    check::same_floats(op, Linear::ARGS, &specs)?;
     check_layouts(op, x.layout(), w.layout(), bias.map(Tensor::layout))
 }
 
-/// The shapes, for those who apply a CustomOp themselves too.
+/// The shapes of x `[.., in]`, W `[out, in]` and bias `[out]`.
 pub(crate) fn check_layouts(op: &str, x: &Layout, w: &Layout, bias: Option<&Layout>) -> Result<()> {
     let Some(&last) = x.dims().last() else {
         return Err(check::error(
             op,
-            "a scalar (rank 0) given, rank 1 or more accepted",
+            "got a scalar (rank 0), expected rank 1 or more",
         ));
     };
     match *w.dims() {
         [out, cols] if cols == last => {
-            check::size(op, output_shape(x, out).dims())?;
+            check::fits_in_memory(op, "the result", output_shape(x, out).dims())?;
             check_bias(op, out, bias)
         }
         _ => {
             let shape = w.shape();
             let message = format!(
-                "weight has shape {shape:?}, x's last dim is {last}, [out, {last}] accepted"
+                "got weight of shape {shape:?}, expected [out, {last}] for x's last dim of {last}"
             );
             Err(check::error(op, message))
         }
@@ -90,132 +91,81 @@ pub(crate) fn check_bias(op: &str, out: usize, bias: Option<&Layout>) -> Result<
     match bias {
         Some(bias) if bias.dims() != [out] => {
             let shape = bias.shape();
-            let message = format!("bias has shape {shape:?}, [{out}] accepted");
+            let message = format!("got bias of shape {shape:?}, expected [{out}]");
             Err(check::error(op, message))
         }
         _ => Ok(()),
     }
 }
 
-/// [`frozen_linear`] as a CustomOp: `scale · x·Wᵀ + bias`.
-#[derive(Clone, Debug)]
-pub struct FrozenLinear {
-    pub weight: Tensor,
-    pub bias: Option<Tensor>,
+/// [`linear`] as a CustomOp: `scale · x·Wᵀ` of x and W, `scale · x·Wᵀ + bias` of x, W and a bias.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_fused::ops::Linear;
+/// let x = Tensor::new(&[10f32, 100.], &Device::Cpu)?;
+/// let w = Tensor::new(&[[1f32, 2.], [3., 4.]], &Device::Cpu)?;
+/// assert_eq!(x.apply_op2(&w, Linear { scale: 0.5 })?.to_vec1::<f32>()?, [105., 215.]);
+/// # candle_core::Result::Ok(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Linear {
+    /// Multiplies the product, not the bias.
     pub scale: f32,
 }
 
-impl FrozenLinear {
-    pub(crate) fn new(w: &Tensor, bias: Option<&Tensor>, scale: f32) -> Self {
-        FrozenLinear {
-            weight: w.detach(),
-            bias: bias.map(Tensor::detach),
-            scale,
+impl Default for Linear {
+    /// The plain product.
+    fn default() -> Self {
+        Linear { scale: 1.0 }
+    }
+}
+
+custom_op!(Linear: CustomOp2, CustomOp3);
+
+impl Op for Linear {
+    const NAME: &'static str = NAME;
+    const ARGS: &'static [&'static str] = &["x", "weight", "bias"];
+
+    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
+        check::same_floats(name, Self::ARGS, args)?;
+        let bias = args.get(2).map(|bias| bias.layout);
+        check_layouts(name, args[0].layout, args[1].layout, bias)
+    }
+    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+        cpu::forward(args[0], args[1], args.get(2).copied(), self.scale)
+    }
+    #[cfg(feature = "metal")]
+    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+        metal::forward(args[0], args[1], args.get(2).copied(), self.scale)
+    }
+    fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
+        let (x, w) = (inputs[0], inputs[1]);
+        let mut grads = vec![
+            grad_x(x, w, g, self.scale)?,
+            grad_weight(x, w, g, self.scale)?,
+        ];
+        if let Some(bias) = inputs.get(2) {
+            grads.push(bias.track_op().then(|| column_sums(g)).transpose()?);
         }
+        Ok(grads)
     }
-}
-
-impl CustomOp1 for FrozenLinear {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-    fn cpu_fwd(&self, x: &CpuStorage, l: &Layout) -> Result<(CpuStorage, Shape)> {
-        let (w, bias) = (held(&self.weight), self.bias.as_ref().map(held));
-        let bias = bias.as_ref().map(|b| b.cpu(NAME)).transpose()?;
-        cpu::forward((x, l), w.cpu(NAME)?, bias, self.scale)
-    }
-    #[cfg(feature = "metal")]
-    fn metal_fwd(&self, x: &MetalStorage, l: &Layout) -> Result<(MetalStorage, Shape)> {
-        let (w, bias) = (held(&self.weight), self.bias.as_ref().map(held));
-        let bias = bias.as_ref().map(|b| b.metal(NAME)).transpose()?;
-        metal::forward((x, l), w.metal(NAME)?, bias, self.scale)
-    }
-    fn bwd(&self, x: &Tensor, _: &Tensor, g: &Tensor) -> Result<Option<Tensor>> {
-        grad_x(x, &self.weight, g, self.scale)
-    }
-}
-
-/// [`linear`] as a CustomOp: of x and W, or of these and a bias.
-#[derive(Clone, Copy, Debug)]
-pub struct Linear;
-
-impl CustomOp2 for Linear {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        xl: &Layout,
-        w: &CpuStorage,
-        wl: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        cpu::forward((x, xl), (w, wl), None, 1.0)
-    }
-    #[cfg(feature = "metal")]
-    fn metal_fwd(
-        &self,
-        x: &MetalStorage,
-        xl: &Layout,
-        w: &MetalStorage,
-        wl: &Layout,
-    ) -> Result<(MetalStorage, Shape)> {
-        metal::forward((x, xl), (w, wl), None, 1.0)
-    }
-    fn bwd(
-        &self,
-        x: &Tensor,
-        w: &Tensor,
-        _: &Tensor,
-        g: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        Ok((grad_x(x, w, g, 1.0)?, grad_weight(x, w, g, 1.0)?))
-    }
-}
-
-impl CustomOp3 for Linear {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        xl: &Layout,
-        w: &CpuStorage,
-        wl: &Layout,
-        bias: &CpuStorage,
-        bl: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        cpu::forward((x, xl), (w, wl), Some((bias, bl)), 1.0)
-    }
-    #[cfg(feature = "metal")]
-    fn metal_fwd(
-        &self,
-        x: &MetalStorage,
-        xl: &Layout,
-        w: &MetalStorage,
-        wl: &Layout,
-        bias: &MetalStorage,
-        bl: &Layout,
-    ) -> Result<(MetalStorage, Shape)> {
-        metal::forward((x, xl), (w, wl), Some((bias, bl)), 1.0)
-    }
-    fn bwd(
-        &self,
-        x: &Tensor,
-        w: &Tensor,
-        bias: &Tensor,
-        _: &Tensor,
-        g: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let dbias = bias.track_op().then(|| column_sums(g)).transpose()?;
-        Ok((grad_x(x, w, g, 1.0)?, grad_weight(x, w, g, 1.0)?, dbias))
+    fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
+        let y = reference(args[0], args[1], None)?;
+        let y = match self.scale {
+            1.0 => y,
+            scale => (y * f64::from(scale))?,
+        };
+        match args.get(2) {
+            Some(bias) => y.broadcast_add(bias),
+            None => Ok(y),
+        }
     }
 }
 
 /// `scale · g·W` where x tracks gradients.
 pub(crate) fn grad_x(x: &Tensor, w: &Tensor, g: &Tensor, scale: f32) -> Result<Option<Tensor>> {
-    let dx = || scaled(g, &w.t()?, scale);
+    let dx = || frozen_product(g, &w.t()?, scale);
     x.track_op().then(dx).transpose()
 }
 
@@ -226,19 +176,19 @@ pub(crate) fn grad_weight(
     g: &Tensor,
     scale: f32,
 ) -> Result<Option<Tensor>> {
-    let dw = || scaled(&matrix(g)?.t()?, &matrix(x)?.t()?, scale);
+    let dw = || frozen_product(&flatten_rows(g)?.t()?, &flatten_rows(x)?.t()?, scale);
     w.track_op().then(dw).transpose()
 }
 
 /// Σ over all dims but the last, as a product with ones.
 pub(crate) fn column_sums(g: &Tensor) -> Result<Tensor> {
-    let g = matrix(g)?;
+    let g = flatten_rows(g)?;
     let ones = Tensor::ones(g.dim(0)?, g.dtype(), g.device())?;
-    scaled(&ones, &g.t()?, 1.0)
+    frozen_product(&ones, &g.t()?, 1.0)
 }
 
 /// All dims but the last as one.
-pub(crate) fn matrix(x: &Tensor) -> Result<Tensor> {
+pub(crate) fn flatten_rows(x: &Tensor) -> Result<Tensor> {
     let (last, rows) = (x.dim(D::Minus1)?, x.dims()[..x.rank() - 1].iter().product());
     x.reshape::<(usize, usize)>((rows, last))
 }
@@ -255,7 +205,7 @@ pub(crate) fn output_shape(x: &Layout, out: usize) -> Shape {
 /// The composition of stock ops that [`linear`] replaces.
 pub fn reference(x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     let out = w.dim(0)?;
-    let y = matrix(x)?.matmul(&w.t()?)?;
+    let y = flatten_rows(x)?.matmul(&w.t()?)?;
     let y = match bias {
         Some(bias) => y.broadcast_add(bias)?,
         None => y,

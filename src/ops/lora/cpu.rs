@@ -1,6 +1,6 @@
-//! Products whose low-rank part is added before the output is written.
+//! Products to which the low-rank product is added before they are rounded and written.
 
-use super::{Dropout, Lora, NAME};
+use super::{AdapterDropout, Lora, NAME};
 use crate::cpu::element::Element;
 use crate::cpu::matmul::{Low, Matrix, Product, Stored};
 use crate::cpu::{gather, with_float};
@@ -9,13 +9,10 @@ use crate::ops::linear::cpu::{vector, Arg};
 use crate::ops::linear::output_shape;
 use candle_core::{CpuStorage, Layout, Result, Shape};
 
-pub fn forward(
-    op: &Lora,
-    (x, xl): Arg,
-    ((w, wl), bias): (Arg, Option<Arg>),
-    (a, al): Arg,
-    (b, bl): Arg,
-) -> Result<(CpuStorage, Shape)> {
+/// `args` are x, A and B; `held` are the op's weight and, if it has one, its bias.
+pub fn forward(op: &Lora, args: &[Arg], held: &[Arg]) -> Result<(CpuStorage, Shape)> {
+    let ((x, xl), (a, al), (b, bl)) = (args[0], args[1], args[2]);
+    let ((w, wl), bias) = (held[0], held.get(1).copied());
     let shape = output_shape(xl, wl.dims()[0]);
     let dropped = op
         .dropout
@@ -47,7 +44,10 @@ pub fn forward(
     })
 }
 
-fn dropped((x, l): Arg, Dropout { p, seed }: Dropout) -> Result<(CpuStorage, Layout)> {
+fn dropped(
+    (x, l): Arg,
+    AdapterDropout { p, seed }: AdapterDropout,
+) -> Result<(CpuStorage, Layout)> {
     let op = dropout::Dropout {
         relu: false,
         p,
@@ -57,12 +57,8 @@ fn dropped((x, l): Arg, Dropout { p, seed }: Dropout) -> Result<(CpuStorage, Lay
     Ok((dropped, Layout::contiguous(shape)))
 }
 
-pub fn up_add(
-    scale: f32,
-    (base, base_l): Arg,
-    (u, ul): Arg,
-    (b, bl): Arg,
-) -> Result<(CpuStorage, Shape)> {
+pub fn up_add(scale: f32, args: &[Arg]) -> Result<(CpuStorage, Shape)> {
+    let ((base, base_l), (u, ul), (b, bl)) = (args[0], args[1], args[2]);
     with_float!(NAME, base, |base: &[T]| {
         let (u, b) = (
             Stored::new(u.as_slice::<T>()?, ul),

@@ -1,20 +1,17 @@
 //! Launches of kernels/linear.metal: x·Aᵀ, then the base with the rest. At most three dispatches.
 
 use super::{Lora, NAME};
+use crate::metal::matmul::{Arg, Matrix, Product};
 use crate::metal::{alloc, finish, Operand};
-use crate::ops::dropout::philox::Mask;
-use crate::ops::linear::metal::{gemm, Arg, Matrix, Product};
 use crate::ops::linear::output_shape;
+use crate::philox::Mask;
 use candle_core::backend::BackendStorage;
 use candle_core::{DType, MetalStorage, Result, Shape};
 
-pub fn forward(
-    op: &Lora,
-    x: Arg,
-    (w, bias): (Arg, Option<Arg>),
-    a: Arg,
-    b: Arg,
-) -> Result<(MetalStorage, Shape)> {
+/// `args` are x, A and B; `held` are the op's weight and, if it has one, its bias.
+pub fn forward(op: &Lora, args: &[Arg], held: &[Arg]) -> Result<(MetalStorage, Shape)> {
+    let (x, a, b) = (args[0], args[1], args[2]);
+    let (w, bias) = (held[0], held.get(1).copied());
     let (device, dtype) = (x.0.device(), x.0.dtype());
     let [xs, ws, a, b] = [x, w, a, b].map(|arg| Matrix::new(NAME, arg));
     let (xs, ws, a, b) = (xs?, ws?, a?, b?);
@@ -43,23 +40,23 @@ pub fn forward(
         whole.gemv("", &out)?;
         return Ok((finish(out, device, count, dtype), shape));
     }
-    let base = gemm(x, w)?;
-    let held = base.clone().map(|base| Operand::fresh(base, count, dtype));
+    let base = whole.base(x, w)?;
+    let held = Operand::fresh(base.clone(), count, DType::F32);
     let up = Product {
-        base: held.as_ref(),
+        base: Some(&held),
         bias: bias.as_ref(),
         ..Product::new(device, &u, &b)
     };
-    let out = match base {
-        Some(base) => base,
-        None => alloc(device, count, dtype)?,
+    let (out, variant) = match dtype {
+        DType::F32 => (base, ""),
+        _ => (alloc(device, count, dtype)?, "_narrow"),
     };
-    let variant = if dtype == DType::F32 { "" } else { "_narrow" };
     up.tiles(variant, &out)?;
     Ok((finish(out, device, count, dtype), shape))
 }
 
-pub fn up_add(scale: f32, base: Arg, u: Arg, b: Arg) -> Result<(MetalStorage, Shape)> {
+pub fn up_add(scale: f32, args: &[Arg]) -> Result<(MetalStorage, Shape)> {
+    let (base, u, b) = (args[0], args[1], args[2]);
     let (device, dtype) = (base.0.device(), base.0.dtype());
     let (u, b) = (Matrix::new(NAME, u)?, Matrix::new(NAME, b)?);
     let shape = base.1.shape().clone();

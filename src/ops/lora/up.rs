@@ -3,80 +3,59 @@
 #[cfg(feature = "metal")]
 use super::metal;
 use super::{cpu, NAME};
-use crate::apply;
-use crate::ops::linear::{grad_weight, grad_x};
-use crate::{check, ops::linear};
+use crate::check;
+use crate::op::{self, Args, Grads, Op, OpResult, Spec};
+use crate::ops::linear::{self, grad_weight, grad_x};
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
-use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor};
+use candle_core::{CpuStorage, Result, Tensor};
 
-/// `base + scale · u·Bᵀ` for base `[.., out]`, u `[.., rank]` and B `[out, rank]`.
+/// `base + scale · u·Bᵀ` for base `[.., out]`, u `[.., rank]` and B `[out, rank]`, differentiable in all of them.
 pub(crate) fn up_add(base: &Tensor, u: &Tensor, b: &Tensor, scale: f32) -> Result<Tensor> {
-    if !check::served(base) {
-        return base + (linear::reference(u, b, None)? * f64::from(scale))?;
-    }
-    apply::op3(base, u, b, LoraUp { scale })
+    op::apply(NAME, UpAdd { scale }, &[base, u, b])
 }
 
-fn check_layouts(base: &Layout, u: &Layout, b: &Layout) -> Result<()> {
-    linear::check_layouts(NAME, u, b, None)?;
-    let wanted = linear::output_shape(u, b.dims()[0]);
-    if *base.shape() != wanted {
-        let shape = base.shape();
-        let message = format!("base has shape {shape:?}, {wanted:?} accepted");
-        return Err(check::error(NAME, message));
-    }
-    Ok(())
+struct UpAdd {
+    scale: f32,
 }
 
-/// `base + scale · u·Bᵀ` as a CustomOp.
-#[derive(Clone, Copy, Debug)]
-pub struct LoraUp {
-    pub scale: f32,
-}
+impl Op for UpAdd {
+    const NAME: &'static str = NAME;
+    const ARGS: &'static [&'static str] = &["base", "u", "b"];
 
-impl CustomOp3 for LoraUp {
-    fn name(&self) -> &'static str {
-        NAME
+    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
+        check::same_floats(name, Self::ARGS, args)?;
+        let (base, u, b) = (args[0], args[1], args[2]);
+        linear::check_layouts(name, u.layout, b.layout, None)?;
+        let (got, expected) = (base.shape(), linear::output_shape(u.layout, b.dims()[0]));
+        match *got == expected {
+            true => Ok(()),
+            false => Err(check::error(
+                name,
+                format_args!("got base of shape {got:?}, expected {expected:?}"),
+            )),
+        }
     }
-    fn cpu_fwd(
-        &self,
-        base: &CpuStorage,
-        base_l: &Layout,
-        u: &CpuStorage,
-        ul: &Layout,
-        b: &CpuStorage,
-        bl: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        check_layouts(base_l, ul, bl)?;
-        cpu::up_add(self.scale, (base, base_l), (u, ul), (b, bl))
+
+    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+        cpu::up_add(self.scale, args)
     }
+
     #[cfg(feature = "metal")]
-    fn metal_fwd(
-        &self,
-        base: &MetalStorage,
-        base_l: &Layout,
-        u: &MetalStorage,
-        ul: &Layout,
-        b: &MetalStorage,
-        bl: &Layout,
-    ) -> Result<(MetalStorage, Shape)> {
-        check_layouts(base_l, ul, bl)?;
-        metal::up_add(self.scale, (base, base_l), (u, ul), (b, bl))
+    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+        metal::up_add(self.scale, args)
     }
-    fn bwd(
-        &self,
-        base: &Tensor,
-        u: &Tensor,
-        b: &Tensor,
-        _: &Tensor,
-        g: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let dbase = base.track_op().then(|| g.clone());
-        Ok((
-            dbase,
+
+    fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
+        let (base, u, b) = (inputs[0], inputs[1], inputs[2]);
+        Ok(vec![
+            base.track_op().then(|| g.clone()),
             grad_x(u, b, g, self.scale)?,
             grad_weight(u, b, g, self.scale)?,
-        ))
+        ])
+    }
+
+    fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
+        args[0] + (linear::reference(args[1], args[2], None)? * f64::from(self.scale))?
     }
 }

@@ -1,9 +1,10 @@
 //! One product, or a batch of them.
 
-use super::{output_shape, Stacks, NAME};
+use super::{output_shape, NAME};
+use crate::act::Act;
 use crate::cpu::matmul::{batch, Matrix, Product};
 use crate::cpu::{element::Element, with_float};
-use crate::ops::activation::Act;
+use crate::layout::BatchLayout;
 use crate::ops::linear::cpu::{vector, Arg};
 use candle_core::{CpuStorage, Result, Shape};
 
@@ -13,22 +14,22 @@ pub fn forward(
     (y, yl): Arg,
     bias: Option<Arg>,
 ) -> Result<(CpuStorage, Shape)> {
-    let shape = output_shape(xl, yl, bias.map(|(_, l)| l))?;
-    let stacks = Stacks::new(&shape.dims()[..shape.rank() - 2], xl, yl);
+    let shape = output_shape(NAME, xl, yl, bias.map(|(_, l)| l))?;
+    let batch_layout = BatchLayout::new(&shape.dims()[..shape.rank() - 2], xl, yl);
     with_float!(NAME, x, |x: &[T]| {
         let y = y.as_slice::<T>()?;
         let bias = bias.map(vector::<T>).transpose()?;
         let product = |i| {
-            let (x_at, y_at) = stacks.offsets(i);
-            let x = Matrix::new(from(x, xl.start_offset() + x_at), stacks.x);
-            let y = Matrix::new(from(y, yl.start_offset() + y_at), stacks.y);
+            let (x_at, y_at) = batch_layout.offsets(i);
+            let x = Matrix::new(from(x, xl.start_offset() + x_at), batch_layout.x);
+            let y = Matrix::new(from(y, yl.start_offset() + y_at), batch_layout.y);
             Product {
                 addend: bias.as_deref().map(|bias| Matrix::repeated(bias, x.rows)),
                 act,
                 ..Product::new(x, y.t())
             }
         };
-        Ok((T::wrap(batch(stacks.count(), product)), shape))
+        Ok((T::wrap(batch(batch_layout.count(), product)), shape))
     })
 }
 

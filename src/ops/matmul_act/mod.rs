@@ -6,17 +6,17 @@
 
 mod cpu;
 #[cfg(feature = "metal")]
-pub(crate) mod metal;
-pub(crate) mod stacks;
+mod metal;
 
-use super::activation::{self, activation, grad_before, Act};
-use super::linear::{check_args as check_linear, check_bias, column_sums, matrix};
+use super::activation::{self, activation, grad_through_act, Act};
+use super::linear::{check_args as check_linear, check_bias, column_sums, flatten_rows};
 use super::reduce::sum_to;
-use crate::{apply, check};
+use crate::check;
+use crate::layout::as_vector;
+use crate::op::{self, custom_op, Args, Grads, Op, OpResult, Spec};
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
-use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, D};
-use stacks::Stacks;
+use candle_core::{CpuStorage, Layout, Result, Shape, Tensor, D};
 
 const NAME: &str = "matmul_act";
 
@@ -33,15 +33,25 @@ const NAME: &str = "matmul_act";
 /// # candle_core::Result::Ok(())
 /// ```
 pub fn matmul_act(x: &Tensor, y: &Tensor, bias: Option<&Tensor>, act: Act) -> Result<Tensor> {
-    check_args(x, y, bias)?;
-    if !check::served(x) {
-        return reference(x, y, bias, act);
-    }
-    if apply::tracks(x, y, bias) && act != Act::Identity {
+    apply(NAME, x, y, bias, act)
+}
+
+fn apply(
+    name: &'static str,
+    x: &Tensor,
+    y: &Tensor,
+    bias: Option<&Tensor>,
+    act: Act,
+) -> Result<Tensor> {
+    let tracked = [Some(x), Some(y), bias]
+        .into_iter()
+        .flatten()
+        .any(Tensor::track_op);
+    if tracked && act != Act::Identity && check::has_kernel(x) {
         // Backward will ask for z, which is cheaper to keep than to compute again.
-        return activation(&product(x, y, bias, Act::Identity)?, act);
+        return activation(&product(name, x, y, bias, Act::Identity)?, act);
     }
-    product(x, y, bias, act)
+    product(name, x, y, bias, act)
 }
 
 /// `act(x·Wᵀ + bias)` for x `[.., in]`, W `[out, in]` and bias `[out]`: a linear layer with its activation.
@@ -56,35 +66,43 @@ pub fn matmul_act(x: &Tensor, y: &Tensor, bias: Option<&Tensor>, act: Act) -> Re
 /// # candle_core::Result::Ok(())
 /// ```
 pub fn linear_act(x: &Tensor, w: &Tensor, bias: Option<&Tensor>, act: Act) -> Result<Tensor> {
+    let bias = match (bias, w.dims()) {
+        (Some(bias), &[out, _]) => Some(as_vector(bias, out)?),
+        _ => bias.cloned(),
+    };
+    let bias = bias.as_ref();
     check_linear("linear_act", x, w, bias)?;
     match x.rank() {
-        1 => matmul_act(&x.unsqueeze(0)?, &w.t()?, bias, act)?.squeeze(0),
-        _ => matmul_act(x, &w.t()?, bias, act),
+        1 => apply("linear_act", &x.unsqueeze(0)?, &w.t()?, bias, act)?.squeeze(0),
+        _ => apply("linear_act", x, &w.t()?, bias, act),
     }
 }
 
-fn product(x: &Tensor, y: &Tensor, bias: Option<&Tensor>, act: Act) -> Result<Tensor> {
-    match bias {
-        Some(bias) => apply::op3(x, y, bias, MatmulAct(act)),
-        None => apply::op2(x, y, MatmulAct(act)),
+fn product(
+    name: &'static str,
+    x: &Tensor,
+    y: &Tensor,
+    bias: Option<&Tensor>,
+    act: Act,
+) -> Result<Tensor> {
+    match (bias, y.dims().last()) {
+        (Some(bias), Some(&n)) => op::apply(name, MatmulAct(act), &[x, y, &as_vector(bias, n)?]),
+        (Some(bias), None) => op::apply(name, MatmulAct(act), &[x, y, bias]),
+        (None, _) => op::apply(name, MatmulAct(act), &[x, y]),
     }
 }
 
-fn check_args(x: &Tensor, y: &Tensor, bias: Option<&Tensor>) -> Result<()> {
-    check::float(NAME, x)?;
-    check::alike(NAME, x, "y", y)?;
-    if let Some(bias) = bias {
-        check::alike(NAME, x, "bias", bias)?;
-    }
-    output_shape(x.layout(), y.layout(), bias.map(Tensor::layout)).map(drop)
+/// The product alone, for gradients.
+fn plain_product(x: &Tensor, y: &Tensor) -> Result<Tensor> {
+    product("matmul_act_bwd", x, y, None, Act::Identity)
 }
 
-/// The shapes are checked here, for those who apply the CustomOp themselves too.
-fn output_shape(x: &Layout, y: &Layout, bias: Option<&Layout>) -> Result<Shape> {
-    let error = |accepted: &str| {
+/// The output's shape, or what is wrong with the arguments'.
+fn output_shape(name: &str, x: &Layout, y: &Layout, bias: Option<&Layout>) -> Result<Shape> {
+    let error = |expected: &str| {
         let (x, y) = (x.shape(), y.shape());
-        let message = format!("x has shape {x:?} and y has {y:?}, {accepted} accepted");
-        Err(check::error(NAME, message))
+        let message = format!("got x of shape {x:?} and y of {y:?}, expected {expected}");
+        Err(check::error(name, message))
     };
     let ([x_leading @ .., m, k], [y_leading @ .., inner, n]) = (x.dims(), y.dims()) else {
         return error("[.., m, k] and [.., k, n]");
@@ -92,7 +110,7 @@ fn output_shape(x: &Layout, y: &Layout, bias: Option<&Layout>) -> Result<Shape> 
     if k != inner {
         return error(&format!("[.., {k}, n] for y"));
     }
-    check_bias(NAME, *n, bias)?;
+    check_bias(name, *n, bias)?;
     let rank = x_leading.len().max(y_leading.len());
     let mut dims = Vec::with_capacity(rank + 2);
     for from_end in (1..=rank).rev() {
@@ -107,7 +125,7 @@ fn output_shape(x: &Layout, y: &Layout, bias: Option<&Layout>) -> Result<Shape> 
         });
     }
     dims.extend([*m, *n]);
-    check::size(NAME, &dims)?;
+    check::fits_in_memory(name, "the result", &dims)?;
     Ok(dims.into())
 }
 
@@ -115,85 +133,42 @@ fn output_shape(x: &Layout, y: &Layout, bias: Option<&Layout>) -> Result<Shape> 
 #[derive(Clone, Copy, Debug)]
 pub struct MatmulAct(pub Act);
 
-impl CustomOp2 for MatmulAct {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        xl: &Layout,
-        y: &CpuStorage,
-        yl: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        cpu::forward(self.0, (x, xl), (y, yl), None)
-    }
-    #[cfg(feature = "metal")]
-    fn metal_fwd(
-        &self,
-        x: &MetalStorage,
-        xl: &Layout,
-        y: &MetalStorage,
-        yl: &Layout,
-    ) -> Result<(MetalStorage, Shape)> {
-        metal::forward(self.0, (x, xl), (y, yl), None)
-    }
-    fn bwd(
-        &self,
-        x: &Tensor,
-        y: &Tensor,
-        _: &Tensor,
-        g: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let dz = grad_before(self.0, g, || product(x, y, None, Act::Identity))?;
-        Ok((grad_x(x, y, &dz)?, grad_y(x, y, &dz)?))
-    }
-}
+custom_op!(MatmulAct: CustomOp2, CustomOp3);
 
-impl CustomOp3 for MatmulAct {
-    fn name(&self) -> &'static str {
-        NAME
+impl Op for MatmulAct {
+    const NAME: &'static str = NAME;
+    const ARGS: &'static [&'static str] = &["x", "y", "bias"];
+
+    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
+        check::same_floats(name, Self::ARGS, args)?;
+        let bias = args.get(2).map(|bias| bias.layout);
+        output_shape(name, args[0].layout, args[1].layout, bias).map(drop)
     }
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        xl: &Layout,
-        y: &CpuStorage,
-        yl: &Layout,
-        bias: &CpuStorage,
-        bl: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        cpu::forward(self.0, (x, xl), (y, yl), Some((bias, bl)))
+    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+        cpu::forward(self.0, args[0], args[1], args.get(2).copied())
     }
     #[cfg(feature = "metal")]
-    fn metal_fwd(
-        &self,
-        x: &MetalStorage,
-        xl: &Layout,
-        y: &MetalStorage,
-        yl: &Layout,
-        bias: &MetalStorage,
-        bl: &Layout,
-    ) -> Result<(MetalStorage, Shape)> {
-        metal::forward(self.0, (x, xl), (y, yl), Some((bias, bl)))
+    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+        metal::forward(self.0, args[0], args[1], args.get(2).copied())
     }
-    fn bwd(
-        &self,
-        x: &Tensor,
-        y: &Tensor,
-        bias: &Tensor,
-        _: &Tensor,
-        g: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let dz = grad_before(self.0, g, || product(x, y, Some(bias), Act::Identity))?;
-        let dbias = bias.track_op().then(|| column_sums(&dz)).transpose()?;
-        Ok((grad_x(x, y, &dz)?, grad_y(x, y, &dz)?, dbias))
+    fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
+        let (x, y, bias) = (inputs[0], inputs[1], inputs.get(2).copied());
+        let z = || product("matmul_act_bwd", x, y, bias, Act::Identity);
+        let dz = grad_through_act(self.0, g, z)?;
+        let mut grads = vec![grad_x(x, y, &dz)?, grad_y(x, y, &dz)?];
+        if let Some(bias) = bias {
+            grads.push(bias.track_op().then(|| column_sums(&dz)).transpose()?);
+        }
+        Ok(grads)
+    }
+    fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
+        reference(args[0], args[1], args.get(2).copied(), self.0)
     }
 }
 
 /// `dz·yᵀ` where x tracks gradients.
 fn grad_x(x: &Tensor, y: &Tensor, dz: &Tensor) -> Result<Option<Tensor>> {
-    let dx = || sum_to(&product(dz, &y.t()?, None, Act::Identity)?, x.shape());
+    let dx = || sum_to(&plain_product(dz, &y.t()?)?, x.shape());
     x.track_op().then(dx).transpose()
 }
 
@@ -203,10 +178,10 @@ fn grad_y(x: &Tensor, y: &Tensor, dz: &Tensor) -> Result<Option<Tensor>> {
     let dy = || {
         // One y for all of x: one product, over the rows of the whole stack.
         if dz.rank() > 2 && leading(x) == leading(dz) && leading(y).iter().all(|&d| d == 1) {
-            let dy = product(&matrix(x)?.t()?, &matrix(dz)?, None, Act::Identity)?;
+            let dy = plain_product(&flatten_rows(x)?.t()?, &flatten_rows(dz)?)?;
             return dy.reshape(y.shape());
         }
-        sum_to(&product(&x.t()?, dz, None, Act::Identity)?, y.shape())
+        sum_to(&plain_product(&x.t()?, dz)?, y.shape())
     };
     y.track_op().then(dy).transpose()
 }
@@ -223,7 +198,7 @@ pub fn reference(x: &Tensor, y: &Tensor, bias: Option<&Tensor>, act: Act) -> Res
 
 /// Candle takes two leading dims at most.
 fn stock_product(x: &Tensor, y: &Tensor) -> Result<Tensor> {
-    let shape = output_shape(x.layout(), y.layout(), None)?;
+    let shape = output_shape(NAME, x.layout(), y.layout(), None)?;
     let leading = &shape.dims()[..shape.rank() - 2];
     if leading.len() <= 2 {
         return x.broadcast_matmul(y);

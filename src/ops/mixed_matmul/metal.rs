@@ -1,17 +1,12 @@
 //! Launches of kernels/mixed_matmul.metal.
 
-use super::{Parts, Quantized, NAME};
-use crate::check;
+use super::{Quantized, WeightArgs, NAME};
+use crate::metal::matmul::{Arg, Matrix};
 use crate::metal::{alloc, dtype_name, finish, grid, sources, Launch, Operand};
-use crate::ops::linear::metal::{Arg, Matrix};
-use crate::ops::quantize::{Grid, Packing, Per, Scheme};
+use crate::ops::packed::metal::{code_rows, MAX_GEMV_ROWS, TILE};
+use crate::quant::{Levels, Packing, ScaleScope, Scheme};
 use candle_core::backend::BackendStorage;
 use candle_core::{MetalDevice, MetalStorage, Result};
-
-/// More rows are a matter for tiles.
-pub const MAX_ROWS: usize = 8;
-/// Rows and columns of a tile of outputs.
-pub const TILE: [usize; 2] = [64, 32];
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -23,9 +18,9 @@ struct Params {
     cols: u32,
     row_bytes: u32,
     group: u32,
-    units_stride: u32,
+    scales_stride: u32,
     offsets: u32,
-    flip: u32,
+    sign_bit: u32,
     has_bias: u32,
     aligned: u32,
     zero: f32,
@@ -33,21 +28,21 @@ struct Params {
 }
 
 impl Params {
-    /// Of the weight alone.
+    /// The fields that the weight determines; the others are 0.
     fn of_weight(scheme: &Scheme, outputs: usize, cols: usize) -> Self {
-        const ZEROS: u32 = 1;
+        const ZERO_POINTS: u32 = 1;
         const BIASES: u32 = 2;
-        let (group, units_stride) = match scheme.per {
-            Per::Group(group) if group < cols => (group, cols / group),
-            Per::Row | Per::Group(_) => (0, 1),
-            Per::Tensor | Per::Column => (0, 0),
+        let (group, scales_stride) = match scheme.scope {
+            ScaleScope::Group(group) if group < cols => (group, cols / group),
+            ScaleScope::Row | ScaleScope::Group(_) => (0, 1),
+            ScaleScope::Tensor | ScaleScope::Column => (0, 0),
         };
-        let (zero, factor, offsets) = match scheme.grid {
-            Grid::Ternary => (1.0, 1.0, 0),
-            Grid::Sign { .. } => (0.5, 2.0, 0),
-            Grid::Int8 => (0.0, 1.0, 0),
-            Grid::ZeroPoint { .. } => (0.0, 1.0, ZEROS),
-            Grid::Affine { .. } => (0.0, 1.0, BIASES),
+        let (zero, factor, offsets) = match scheme.levels {
+            Levels::Ternary => (1.0, 1.0, 0),
+            Levels::Sign { .. } => (0.5, 2.0, 0),
+            Levels::Int8 => (0.0, 1.0, 0),
+            Levels::ZeroPoint { .. } => (0.0, 1.0, ZERO_POINTS),
+            Levels::Affine { .. } => (0.0, 1.0, BIASES),
         };
         Params {
             x_row: 0,
@@ -57,9 +52,13 @@ impl Params {
             cols: cols as u32,
             row_bytes: scheme.row_bytes(cols) as u32,
             group: group as u32,
-            units_stride: units_stride as u32,
+            scales_stride: scales_stride as u32,
             offsets,
-            flip: if scheme.grid == Grid::Int8 { 0x80 } else { 0 },
+            sign_bit: if scheme.levels == Levels::Int8 {
+                0x80
+            } else {
+                0
+            },
             has_bias: 0,
             aligned: 0,
             zero,
@@ -68,21 +67,9 @@ impl Params {
     }
 }
 
-/// A weight's codes where they lie, and whether every row may be read four bytes at a time.
-pub fn code_rows<'a>(op: &str, w: &Quantized, codes: Arg<'a>) -> Result<(Operand<'a>, bool)> {
-    let (outputs, cols) = w.shape().dims2()?;
-    if outputs.max(cols) > i32::MAX as usize {
-        let message = format!("a weight of {outputs} by {cols} given, less than 2^31 accepted");
-        return Err(check::error(op, message));
-    }
-    let operand = Operand::contiguous(codes.0, codes.1)?;
-    let aligned = operand.is_aligned(4) && w.scheme().row_bytes(cols).is_multiple_of(4);
-    Ok((operand, aligned))
-}
-
 pub fn forward(
     w: &Quantized,
-    parts: Parts<MetalStorage>,
+    parts: WeightArgs<MetalStorage>,
     x: Arg,
     bias: Option<Arg>,
 ) -> Result<MetalStorage> {
@@ -90,21 +77,27 @@ pub fn forward(
     let x = Matrix::new(NAME, x)?;
     let product = Product::new(w, parts, &x, bias.as_ref())?;
     let (rows, outputs) = (x.layout.rows, product.outputs);
-    if rows > MAX_ROWS {
+    if rows > MAX_GEMV_ROWS {
         return product.run("fwd_tile", "", outputs, grid::blocks(rows, outputs, TILE));
     }
     let per_byte = w.scheme().per_byte();
-    let (most, per) = match (rows, per_byte) {
+    // As many outputs to a simdgroup as `OUTPUTS` in the kernels.
+    let (max_rows, outputs_each) = match (rows, per_byte) {
         (0 | 1, 1 | 2) => (1, 8),
         (0 | 1, _) => (1, 16),
-        _ => (MAX_ROWS, 4),
+        _ => (MAX_GEMV_ROWS, 4),
     };
-    let grid = grid::gemv(outputs, per, per_byte, x.operand.dtype().size_in_bytes());
-    product.run("fwd_gemv", &format!("_{most}"), outputs, grid)
+    let grid = grid::gemv(
+        outputs,
+        outputs_each,
+        per_byte,
+        x.operand.dtype().size_in_bytes(),
+    );
+    product.run("fwd_gemv", &format!("_{max_rows}"), outputs, grid)
 }
 
-/// `x·W`
-pub fn transposed(w: &Quantized, parts: Parts<MetalStorage>, x: Arg) -> Result<MetalStorage> {
+/// `x·W`, the gradient of x.
+pub fn transposed(w: &Quantized, parts: WeightArgs<MetalStorage>, x: Arg) -> Result<MetalStorage> {
     let x = Matrix::new(NAME, x)?;
     let product = Product::new(w, parts, &x, None)?;
     let grid = grid::blocks(x.layout.rows, product.cols, TILE);
@@ -127,21 +120,21 @@ struct Product<'a> {
 impl<'a> Product<'a> {
     fn new(
         w: &'a Quantized,
-        (codes, scales, offsets): Parts<'a, MetalStorage>,
+        weight: WeightArgs<'a, MetalStorage>,
         x: &'a Matrix<'a>,
         bias: Option<&'a Operand<'a>>,
     ) -> Result<Self> {
         let (outputs, cols) = w.shape().dims2()?;
-        let device = codes.0.device();
-        let (codes, aligned) = code_rows(NAME, w, codes)?;
+        let device = weight.codes.0.device();
+        let (codes, aligned) = code_rows(NAME, w, weight.codes)?;
         let contiguous = |(storage, layout): Arg<'a>| Operand::contiguous(storage, layout);
         Ok(Product {
             w,
             device,
             x,
             codes,
-            scales: contiguous(scales)?,
-            offsets: offsets.map(contiguous).transpose()?,
+            scales: contiguous(weight.scales)?,
+            offsets: weight.offsets.map(contiguous).transpose()?,
             bias,
             params: Params {
                 x_row: x.layout.row as u64,
@@ -156,7 +149,7 @@ impl<'a> Product<'a> {
         })
     }
 
-    /// Makes rows of `width` by the kernel of these codes.
+    /// Launches the kernel for the weight's packing; its rows have `width` outputs.
     fn run(
         &self,
         kernel: &str,
@@ -190,30 +183,25 @@ impl<'a> Product<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::mem::{offset_of, size_of};
+    use crate::metal::mirror::assert_mirrors;
 
     #[test]
     fn params_mirror_the_kernels() {
-        assert_eq!(size_of::<Params>(), 64);
-        assert_eq!(offset_of!(Params, x_col), 8);
-        assert_eq!(offset_of!(Params, rows), 16);
-        assert_eq!(offset_of!(Params, row_bytes), 28);
-        assert_eq!(offset_of!(Params, group), 32);
-        assert_eq!(offset_of!(Params, offsets), 40);
-        assert_eq!(offset_of!(Params, has_bias), 48);
-        assert_eq!(offset_of!(Params, zero), 56);
-        assert_eq!(offset_of!(Params, factor), 60);
+        assert_mirrors!(Params => "mixed_matmul" Params {
+            x_row, x_col, rows, outputs, cols, row_bytes, group, scales_stride, offsets, sign_bit,
+            has_bias, aligned, zero, factor
+        });
     }
 
     #[test]
-    fn units_are_by_group_or_one_for_each_row_or_all() {
+    fn scales_are_per_group_per_row_or_one_for_all() {
         let of = |per| {
             let params = Params::of_weight(&Scheme::ternary(per), 3, 40);
-            (params.group, params.units_stride)
+            (params.group, params.scales_stride)
         };
-        assert_eq!(of(Per::Group(20)), (20, 2));
-        assert_eq!(of(Per::Group(40)), (0, 1));
-        assert_eq!(of(Per::Row), (0, 1));
-        assert_eq!(of(Per::Tensor), (0, 0));
+        assert_eq!(of(ScaleScope::Group(20)), (20, 2));
+        assert_eq!(of(ScaleScope::Group(40)), (0, 1));
+        assert_eq!(of(ScaleScope::Row), (0, 1));
+        assert_eq!(of(ScaleScope::Tensor), (0, 0));
     }
 }

@@ -1,30 +1,32 @@
 //! Products of floats and a quantised weight: `y = x·Wᵀ + bias` with W of 1, 2, 4 or 8 bits, decoded on the way.
 //!
-//! Backward: `dx = g·W`, `dbias = Σ g` over the rows. Accumulated in f32; of W, never more than some rows or columns are
-//! decoded at a time. Few rows on the CPU are not decoded at all: there x is written as integers of 24 bits with scales, so
-//! that a result is off by some 1e-6 of `max|w| · Σ|x|`, with the largest weight of each group, and its last bits depend on
-//! how many rows there are.
+//! Backward: `dx = g·W`, `dbias = Σ g` over the rows. Products are accumulated in f32, and W is decoded a tile of rows or
+//! columns at a time. On the CPU, few rows of x are multiplied with W's codes as integers: x is rounded to 24-bit integers with
+//! per-group scales, so that a result is off by some 1e-6 of `max|w| · Σ|x|`, with the largest weight of each group, and its
+//! last bits depend on the number of rows.
 
 mod cpu;
 #[cfg(feature = "metal")]
-pub(crate) mod metal;
+mod metal;
 
-use super::linear::{self, column_sums};
-use super::packed::{check_args, check_shapes, of_nothing, packed_ops, with_parts, Parts};
-use super::quantize::{Per, Quantized};
-use crate::{apply, check};
+use super::linear::{self, column_sums, output_shape};
+use super::packed::{self, WeightArgs};
+use crate::check;
+use crate::op::{self, custom_op, Args, Grads, Op, OpResult, Spec};
+use crate::quant::{Quantized, ScaleScope};
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
-use candle_core::{CpuStorage, CustomOp1, CustomOp2, DType, Layout, Result, Shape, Tensor};
+use candle_core::{CpuStorage, DType, Result, Tensor};
 
 const NAME: &str = "mixed_matmul";
 
-/// `x·Wᵀ + bias` for x `[.., in]`, a quantised weight `[out, in]` and bias `[out]`, differentiable in x and bias. The weight's
-/// scales are one for all, one for each output, or by groups.
+/// `x·Wᵀ + bias` for x `[.., in]`, a quantised weight `[out, in]` and bias `[out]`, differentiable in x and bias. The weight has
+/// one scale, one for each output, or one for each group of columns.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
-/// use candle_fused::ops::{mixed_matmul, quantize, quantize::Scheme};
+/// use candle_fused::ops::{mixed_matmul, quantize};
+/// use candle_fused::quant::Scheme;
 /// let w = Tensor::arange(0f32, 64., &Device::Cpu)?.reshape((2, 32))?;
 /// let w = quantize(&w, Scheme::mlx(8, 32))?;
 /// let x = Tensor::ones(32, w.scales().dtype(), &Device::Cpu)?;
@@ -33,120 +35,143 @@ const NAME: &str = "mixed_matmul";
 /// # candle_core::Result::Ok(())
 /// ```
 pub fn mixed_matmul(x: &Tensor, w: &Quantized, bias: Option<&Tensor>) -> Result<Tensor> {
-    check::float(NAME, x)?;
-    check_weight(NAME, w)?;
-    check_args(NAME, x, w, bias)?;
-    if x.elem_count() == 0 || !check::served(x) || tracks(w) {
-        return reference(x, w, bias);
-    }
-    let op = MixedMatmul(w.clone());
-    match bias {
-        Some(bias) => apply::op2(x, bias, op),
-        None => apply::op1(x, op),
-    }
-}
-
-fn tracks(w: &Quantized) -> bool {
-    w.scales().track_op() || w.offsets().is_some_and(Tensor::track_op)
+    let op = MixedMatmul { weight: w.clone() };
+    packed::apply(NAME, op, w, x, bias)
 }
 
 pub(crate) fn check_weight(op: &str, w: &Quantized) -> Result<()> {
-    match w.scheme().per {
-        Per::Column => Err(check::error(
+    match w.scheme().scope {
+        ScaleScope::Column => Err(check::error(
             op,
-            "a weight with scales per Column given, Tensor, Row or Group accepted",
+            "got a weight with scales per Column, expected Tensor, Row or Group",
         )),
         _ => Ok(()),
     }
 }
 
-/// `g·W` where x tracks gradients.
-pub(crate) fn grad_x(x: &Tensor, w: &Quantized, g: &Tensor) -> Result<Option<Tensor>> {
-    x.track_op()
-        .then(|| apply::op1(g, MixedMatmulT(w.clone())))
-        .transpose()
+/// [`mixed_matmul()`] as a CustomOp: of x, or of x and a bias.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_fused::ops::{mixed_matmul, quantize, MixedMatmul};
+/// use candle_fused::quant::Scheme;
+/// let w = Tensor::arange(0f32, 64., &Device::Cpu)?.reshape((2, 32))?;
+/// let w = quantize(&w, Scheme::mlx(4, 32))?;
+/// let x = Tensor::ones((3, 32), DType::F32, &Device::Cpu)?;
+/// let y = x.apply_op1(MixedMatmul { weight: w.clone() })?;
+/// assert_eq!(y.to_vec2::<f32>()?, mixed_matmul(&x, &w, None)?.to_vec2::<f32>()?);
+/// # candle_core::Result::Ok(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct MixedMatmul {
+    pub weight: Quantized,
 }
 
-/// [`mixed_matmul()`] as a CustomOp: of x, or of x and a bias.
-#[derive(Clone, Debug)]
-pub struct MixedMatmul(pub Quantized);
+custom_op!(MixedMatmul: CustomOp1, CustomOp2);
 
-impl MixedMatmul {
-    fn cpu(
-        &self,
-        x: (&CpuStorage, &Layout),
-        bias: Option<(&CpuStorage, &Layout)>,
-    ) -> Result<(CpuStorage, Shape)> {
-        check_weight(NAME, &self.0)?;
-        let shape = check_shapes(NAME, x.1, &self.0, bias.map(|(_, l)| l))?;
-        let out = with_parts!(self.0, cpu, parts => cpu::forward(&self.0, parts, x, bias))?;
+impl Op for MixedMatmul {
+    const NAME: &'static str = NAME;
+    const ARGS: &'static [&'static str] = packed::ARGS;
+
+    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
+        check_weight(name, &self.weight)?;
+        packed::check_args(name, args, &self.weight)
+    }
+
+    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+        let shape = output_shape(args[0].1, self.weight.shape().dims()[0]);
+        let out = packed::with_cpu_weight(NAME, &self.weight, |parts| {
+            cpu::forward(&self.weight, parts, args[0], args.get(1).copied())
+        })?;
         Ok((out, shape))
     }
 
     #[cfg(feature = "metal")]
-    fn metal(
-        &self,
-        x: (&MetalStorage, &Layout),
-        bias: Option<(&MetalStorage, &Layout)>,
-    ) -> Result<(MetalStorage, Shape)> {
-        check_weight(NAME, &self.0)?;
-        let shape = check_shapes(NAME, x.1, &self.0, bias.map(|(_, l)| l))?;
-        let out = with_parts!(self.0, metal, parts => metal::forward(&self.0, parts, x, bias))?;
+    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+        let shape = output_shape(args[0].1, self.weight.shape().dims()[0]);
+        let out = packed::with_metal_weight(NAME, &self.weight, |parts| {
+            metal::forward(&self.weight, parts, args[0], args.get(1).copied())
+        })?;
         Ok((out, shape))
+    }
+
+    fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
+        gradients(inputs, &self.weight, g)
+    }
+
+    fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
+        reference(args[0], &self.weight, args.get(1).copied())
     }
 }
 
-packed_ops!(MixedMatmul);
+/// The gradients of x and, where there is one, of the bias: `g·W` and Σ g over the rows.
+pub(crate) fn gradients(
+    inputs: &[&Tensor],
+    w: &Quantized,
+    g: &Tensor,
+) -> Result<Vec<Option<Tensor>>> {
+    let grad = |(i, input): (usize, &&Tensor)| match (input.track_op(), i) {
+        (false, _) => Ok(None),
+        (true, 0) => {
+            let op = MixedMatmulT { weight: w.clone() };
+            op::apply_kernel(NAME, op, &[g]).map(Some)
+        }
+        (true, _) => column_sums(g).map(Some),
+    };
+    inputs.iter().enumerate().map(grad).collect()
+}
 
-/// `x·W` for x `[.., out]`: the gradient of [`MixedMatmul`], and the other way round.
-#[derive(Clone, Debug)]
-pub struct MixedMatmulT(pub Quantized);
+/// `x·W` for x `[.., out]`: the gradient op of [`MixedMatmul`], whose own gradient is [`MixedMatmul`] again.
+struct MixedMatmulT {
+    weight: Quantized,
+}
 
-impl MixedMatmulT {
-    fn check(&self, x: &Layout) -> Result<Shape> {
-        check_weight(NAME, &self.0)?;
-        match (x.dims().last(), self.0.shape().dims()) {
+impl Op for MixedMatmulT {
+    const NAME: &'static str = NAME;
+    const ARGS: &'static [&'static str] = &["x"];
+
+    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
+        check_weight(name, &self.weight)?;
+        check::same_floats(name, Self::ARGS, args)?;
+        match (args[0].dims().last(), self.weight.shape().dims()) {
             (Some(last), &[out, cols]) if *last == out => {
-                let shape = linear::output_shape(x, cols);
-                check::size(NAME, shape.dims())?;
-                Ok(shape)
+                let shape = output_shape(args[0].layout, cols);
+                check::fits_in_memory(name, "the result", shape.dims())
             }
-            (last, shape) => {
-                let message = format!(
-                    "weight has shape {shape:?}, x's last dim is {last:?}, [out, in] and [.., out] accepted"
-                );
-                Err(check::error(NAME, message))
-            }
+            _ => Err(packed::wrong_shapes(name, args[0], &self.weight, "out")),
         }
     }
-}
 
-impl CustomOp1 for MixedMatmulT {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-    fn cpu_fwd(&self, x: &CpuStorage, l: &Layout) -> Result<(CpuStorage, Shape)> {
-        let shape = self.check(l)?;
-        let out = with_parts!(self.0, cpu, parts => cpu::transposed(&self.0, parts, (x, l)))?;
+    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+        let shape = output_shape(args[0].1, self.weight.shape().dims()[1]);
+        let out = packed::with_cpu_weight(NAME, &self.weight, |parts| {
+            cpu::transposed(&self.weight, parts, args[0])
+        })?;
         Ok((out, shape))
     }
+
     #[cfg(feature = "metal")]
-    fn metal_fwd(&self, x: &MetalStorage, l: &Layout) -> Result<(MetalStorage, Shape)> {
-        let shape = self.check(l)?;
-        let out = with_parts!(self.0, metal, parts => metal::transposed(&self.0, parts, (x, l)))?;
+    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+        let shape = output_shape(args[0].1, self.weight.shape().dims()[1]);
+        let out = packed::with_metal_weight(NAME, &self.weight, |parts| {
+            metal::transposed(&self.weight, parts, args[0])
+        })?;
         Ok((out, shape))
     }
-    fn bwd(&self, x: &Tensor, _: &Tensor, g: &Tensor) -> Result<Option<Tensor>> {
-        x.track_op()
-            .then(|| apply::op1(g, MixedMatmul(self.0.clone())))
-            .transpose()
+
+    fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
+        let op = MixedMatmul {
+            weight: self.weight.clone(),
+        };
+        let grad = || op::apply_kernel(NAME, op, &[g]);
+        Ok(vec![inputs[0].track_op().then(grad).transpose()?])
     }
 }
 
 /// The composition that [`mixed_matmul()`] replaces.
 pub fn reference(x: &Tensor, w: &Quantized, bias: Option<&Tensor>) -> Result<Tensor> {
     if x.elem_count() == 0 {
-        return of_nothing(x, w, bias);
+        return packed::empty_product(x, w, bias);
     }
     let wide = |t: &Tensor| t.to_dtype(DType::F32);
     let bias = bias.map(wide).transpose()?;

@@ -1,191 +1,166 @@
-//! Codes to numbers, with gradients to scales and offsets.
+//! Dequantisation: codes to the numbers they stand for, with gradients for scales and offsets.
 
-use super::cpu;
 #[cfg(feature = "metal")]
 use super::metal;
-use super::{dequantize, Grid, Per, Quantized, Scheme};
+use super::{cpu, reference_dequantize, Levels, Quantized, ScaleScope, Scheme};
 use crate::check;
+use crate::op::{self, custom_op, Args, Grads, Op, OpResult, Spec};
 use crate::ops::reduce::{sum_last_dim, sum_to};
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
-use candle_core::{CpuStorage, CustomOp2, CustomOp3, DType, Layout, Result, Shape, Tensor};
+use candle_core::{CpuStorage, DType, Result, Shape, Tensor};
 
-/// [`dequantize`] as a CustomOp: of codes and scales, or of these and offsets.
+const NAME: &str = "dequantize";
+
+/// The numbers that codes stand for, in f32, f16 or bf16. Scales and offsets get gradients.
+pub fn dequantize(q: &Quantized, dtype: DType) -> Result<Tensor> {
+    let op = Dequantize {
+        scheme: *q.scheme(),
+        shape: q.shape().clone(),
+        dtype,
+    };
+    op.check_dtype(NAME)?;
+    // Codes are u8, so the scales say whether there is a kernel.
+    if q.shape().elem_count() == 0 || !check::has_kernel(q.scales()) {
+        return reference_dequantize(q, dtype);
+    }
+    match q.offsets() {
+        Some(offsets) => op::apply_kernel(NAME, op, &[q.codes(), q.scales(), offsets]),
+        None => op::apply_kernel(NAME, op, &[q.codes(), q.scales()]),
+    }
+}
+
+impl Quantized {
+    /// The numbers that the codes stand for, as by [`dequantize`].
+    pub fn dequantize(&self, dtype: DType) -> Result<Tensor> {
+        dequantize(self, dtype)
+    }
+}
+
+/// [`dequantize`] as a CustomOp of codes and scales, or of codes, scales and offsets, all contiguous.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_fused::ops::Dequantize;
+/// use candle_fused::quant::{ScaleScope, Scheme};
+/// let codes = Tensor::new(&[[0b10_01_00_10u8]], &Device::Cpu)?;
+/// let scales = Tensor::new(&[[0.75f32]], &Device::Cpu)?;
+/// let scheme = Scheme::ternary(ScaleScope::Row);
+/// let op = Dequantize { scheme, shape: (1, 4).into(), dtype: DType::F32 };
+/// let x = codes.apply_op2(&scales, op)?;
+/// assert_eq!(x.to_vec2::<f32>()?, [[0.75, -0.75, 0.0, 0.75]]);
+/// # candle_core::Result::Ok(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Dequantize {
     pub scheme: Scheme,
-    /// Of the result.
+    /// The shape of the result.
     pub shape: Shape,
+    /// The dtype of the result.
     pub dtype: DType,
 }
 
-impl Dequantize {
-    /// The shapes, for those who apply the CustomOp themselves too.
-    fn check(&self, codes: &Layout, scales: &Layout, offsets: Option<&Layout>) -> Result<()> {
-        let op = "dequantize";
-        self.scheme.check(op, &self.shape)?;
-        let accept = |name: &str, layout: &Layout, accepted: Shape| {
-            if layout.shape() != &accepted || !layout.is_contiguous() {
+custom_op!(Dequantize: CustomOp2, CustomOp3);
+
+impl Op for Dequantize {
+    const NAME: &'static str = NAME;
+    const ARGS: &'static [&'static str] = &["codes", "scales", "offsets"];
+
+    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
+        self.check_dtype(name)?;
+        self.scheme.check(name, &self.shape)?;
+        let codes = self.scheme.codes_shape(&self.shape)?;
+        let scales = self.scheme.scales_shape(&self.shape)?;
+        let expected = [
+            (DType::U8, &codes),
+            (DType::F32, &scales),
+            (DType::F32, &scales),
+        ];
+        let count = if self.scheme.has_offsets() { 3 } else { 2 };
+        if args.len() != count {
+            let (got, expected) = (&Self::ARGS[..args.len()], &Self::ARGS[..count]);
+            let message = format!(
+                "got {got:?}, expected {expected:?} for {:?}",
+                self.scheme.levels
+            );
+            return Err(check::error(name, message));
+        }
+        for ((arg, (dtype, shape)), what) in args.iter().zip(expected).zip(Self::ARGS) {
+            let layout = arg.layout;
+            if arg.dtype != dtype || layout.shape() != shape || !layout.is_contiguous() {
                 let message = format!(
-                    "{name} is {:?} with strides {:?}, a contiguous {accepted:?} accepted",
+                    "got {what} of dtype {:?}, shape {:?} and strides {:?}, expected a contiguous {dtype:?} of {shape:?}",
+                    arg.dtype,
                     layout.shape(),
                     layout.stride(),
                 );
-                return Err(check::error(op, message));
+                return Err(check::error(name, message));
             }
-            Ok(())
-        };
-        accept("codes", codes, self.scheme.codes_shape(&self.shape))?;
-        accept("scales", scales, self.scheme.scales_shape(&self.shape))?;
-        match (offsets, self.scheme.has_offsets()) {
-            (Some(offsets), true) => {
-                accept("offsets", offsets, self.scheme.scales_shape(&self.shape))
-            }
-            (None, false) => Ok(()),
-            (given, accepted) => Err(check::error(
-                op,
-                format!(
-                    "offsets given: {}, accepted for {:?}: {accepted}",
-                    given.is_some(),
-                    self.scheme.grid,
-                ),
-            )),
+        }
+        Ok(())
+    }
+    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+        Ok((cpu::dequantize(self, args)?, self.shape.clone()))
+    }
+    #[cfg(feature = "metal")]
+    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+        Ok((metal::dequantize(self, args)?, self.shape.clone()))
+    }
+    fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
+        let g = g.to_dtype(DType::F32)?;
+        let wanted = |i: usize| inputs.get(i).is_some_and(|t| t.track_op());
+        let dscales = wanted(1).then(|| self.grad_scales(inputs, &g));
+        let doffsets = wanted(2).then(|| self.grad_offsets(inputs[1], &g));
+        let mut grads = vec![None, dscales.transpose()?, doffsets.transpose()?];
+        grads.truncate(inputs.len());
+        Ok(grads)
+    }
+}
+
+impl Dequantize {
+    fn check_dtype(&self, name: &str) -> Result<()> {
+        match self.dtype {
+            DType::F32 | DType::F16 | DType::BF16 => Ok(()),
+            dtype => Err(check::unsupported_dtype(name, dtype)),
         }
     }
 
-    fn gradients(
-        &self,
-        codes: &Tensor,
-        scales: &Tensor,
-        offsets: Option<&Tensor>,
-        g: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let affine = matches!(self.scheme.grid, Grid::Affine { .. });
-        let g = g.to_dtype(DType::F32)?;
-        let dscales = || {
-            let ones = scales.ones_like()?.detach();
-            let zeros = |offsets: &Tensor| match affine {
-                true => offsets.zeros_like(),
-                false => Ok(offsets.detach()),
-            };
-            let offsets = offsets.map(zeros).transpose()?;
-            let unit = Quantized::new(
-                codes.clone(),
-                ones,
-                offsets,
-                self.shape.clone(),
-                self.scheme,
-            )?;
-            self.unit_sums(&(&g * dequantize(&unit, DType::F32)?)?)
-        };
-        let doffsets = |offsets: &Tensor| {
-            let sums = self.unit_sums(&g)?;
-            let doffsets = match affine {
-                true => Ok(sums),
-                false => (sums * scales.detach())?.neg(),
-            };
-            offsets.track_op().then_some(doffsets).transpose()
-        };
-        Ok((
-            scales.track_op().then(dscales).transpose()?,
-            offsets.map(doffsets).transpose()?.flatten(),
-        ))
+    fn has_biases(&self) -> bool {
+        matches!(self.scheme.levels, Levels::Affine { .. })
     }
 
-    /// Σ over each unit.
-    fn unit_sums(&self, t: &Tensor) -> Result<Tensor> {
-        let shape = self.scheme.scales_shape(&self.shape);
-        match self.scheme.per {
-            Per::Tensor => sum_last_dim(&t.flatten_all()?)?.reshape(shape),
-            Per::Row => sum_last_dim(t)?.reshape(shape),
-            Per::Column => sum_to(t, &shape),
-            Per::Group(group) => {
+    /// `Σ g · (code − zero)`: the second factor is the value at scale 1 and bias 0.
+    fn grad_scales(&self, inputs: &[&Tensor], g: &Tensor) -> Result<Tensor> {
+        let ones = inputs[1].ones_like()?.detach();
+        let offsets = inputs.get(2).map(|offsets| match self.has_biases() {
+            true => offsets.zeros_like(),
+            false => Ok(offsets.detach()),
+        });
+        let (codes, shape) = (inputs[0].clone(), self.shape.clone());
+        let at_scale_1 = Quantized::new(codes, ones, offsets.transpose()?, shape, self.scheme)?;
+        self.sum_by_scale(&(g * dequantize(&at_scale_1, DType::F32)?)?)
+    }
+
+    /// `Σ g` for biases, `−scale · Σ g` for zero points.
+    fn grad_offsets(&self, scales: &Tensor, g: &Tensor) -> Result<Tensor> {
+        let sums = self.sum_by_scale(g)?;
+        match self.has_biases() {
+            true => Ok(sums),
+            false => (sums * scales.detach())?.neg(),
+        }
+    }
+
+    /// Sums over the elements that share a scale.
+    fn sum_by_scale(&self, t: &Tensor) -> Result<Tensor> {
+        let shape = self.scheme.scales_shape(&self.shape)?;
+        match self.scheme.scope {
+            ScaleScope::Tensor => sum_last_dim(&t.flatten_all()?)?.reshape(shape),
+            ScaleScope::Row => sum_last_dim(t)?.reshape(shape),
+            ScaleScope::Column => sum_to(t, &shape),
+            ScaleScope::Group(group) => {
                 let dims = [shape.dims(), &[group]].concat();
                 sum_last_dim(&t.reshape(dims)?)?.reshape(shape)
             }
         }
-    }
-}
-
-impl CustomOp2 for Dequantize {
-    fn name(&self) -> &'static str {
-        "dequantize"
-    }
-    fn cpu_fwd(
-        &self,
-        codes: &CpuStorage,
-        cl: &Layout,
-        scales: &CpuStorage,
-        sl: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        self.check(cl, sl, None)?;
-        let out = cpu::dequantize(self, (codes, cl), (scales, sl), None)?;
-        Ok((out, self.shape.clone()))
-    }
-    #[cfg(feature = "metal")]
-    fn metal_fwd(
-        &self,
-        codes: &MetalStorage,
-        cl: &Layout,
-        scales: &MetalStorage,
-        sl: &Layout,
-    ) -> Result<(MetalStorage, Shape)> {
-        self.check(cl, sl, None)?;
-        let out = metal::dequantize(self, (codes, cl), (scales, sl), None)?;
-        Ok((out, self.shape.clone()))
-    }
-    fn bwd(
-        &self,
-        codes: &Tensor,
-        scales: &Tensor,
-        _: &Tensor,
-        g: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let (dscales, _) = self.gradients(codes, scales, None, g)?;
-        Ok((None, dscales))
-    }
-}
-
-impl CustomOp3 for Dequantize {
-    fn name(&self) -> &'static str {
-        "dequantize"
-    }
-    fn cpu_fwd(
-        &self,
-        codes: &CpuStorage,
-        cl: &Layout,
-        scales: &CpuStorage,
-        sl: &Layout,
-        offsets: &CpuStorage,
-        ol: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        self.check(cl, sl, Some(ol))?;
-        let out = cpu::dequantize(self, (codes, cl), (scales, sl), Some((offsets, ol)))?;
-        Ok((out, self.shape.clone()))
-    }
-    #[cfg(feature = "metal")]
-    fn metal_fwd(
-        &self,
-        codes: &MetalStorage,
-        cl: &Layout,
-        scales: &MetalStorage,
-        sl: &Layout,
-        offsets: &MetalStorage,
-        ol: &Layout,
-    ) -> Result<(MetalStorage, Shape)> {
-        self.check(cl, sl, Some(ol))?;
-        let out = metal::dequantize(self, (codes, cl), (scales, sl), Some((offsets, ol)))?;
-        Ok((out, self.shape.clone()))
-    }
-    fn bwd(
-        &self,
-        codes: &Tensor,
-        scales: &Tensor,
-        offsets: &Tensor,
-        _: &Tensor,
-        g: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let (dscales, doffsets) = self.gradients(codes, scales, Some(offsets), g)?;
-        Ok((None, dscales, doffsets))
     }
 }

@@ -1,87 +1,94 @@
-//! Numbers to those that their codes stand for, with gradients straight through or clipped.
+//! Fake quantisation: x to the values of its codes, with a straight-through or a clipped gradient.
 
-use super::cpu;
 #[cfg(feature = "metal")]
 use super::metal;
 use super::Scheme;
-use crate::{apply, check};
-use candle_core::backend::BackendStorage;
+use super::{check_x, cpu, reference};
+use crate::check;
+use crate::op::{self, custom_op, Args, Grads, Op, OpResult, Spec};
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
-use candle_core::{CpuStorage, CustomOp1, CustomOp2, DType, Layout, Result, Shape, Tensor};
+use candle_core::{CpuStorage, Result, Tensor};
 
-/// [`fake_quantize`](super::fake_quantize()) and [`fake_quantize_clipped`](super::fake_quantize_clipped()) as a CustomOp.
+/// `dequantize(quantize(x))` in one pass, with the straight-through gradient `dx = g`.
+pub fn fake_quantize(x: &Tensor, scheme: Scheme) -> Result<Tensor> {
+    let clipped = false;
+    op::apply("fake_quantize", FakeQuantize { scheme, clipped }, &[x])
+}
+
+/// [`fake_quantize`] without a gradient where x lies more than half a step beyond the outermost levels.
+pub fn fake_quantize_clipped(x: &Tensor, scheme: Scheme) -> Result<Tensor> {
+    let (op, clipped) = ("fake_quantize_clipped", true);
+    op::apply(op, FakeQuantize { scheme, clipped }, &[x])
+}
+
+/// [`fake_quantize`], or [`fake_quantize_clipped`] if `clipped`, as a CustomOp.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_fused::ops::FakeQuantize;
+/// use candle_fused::quant::{ScaleScope, Scheme};
+/// let x = Tensor::new(&[[0.5f32, -1.5, 0.0, 1.0]], &Device::Cpu)?;
+/// let scheme = Scheme::ternary(ScaleScope::Row);
+/// let y = x.apply_op1(FakeQuantize { scheme, clipped: false })?;
+/// assert_eq!(y.to_vec2::<f32>()?, [[0.75, -0.75, 0.0, 0.75]]);
+/// # candle_core::Result::Ok(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct FakeQuantize {
     pub scheme: Scheme,
     pub clipped: bool,
 }
 
-impl CustomOp1 for FakeQuantize {
-    fn name(&self) -> &'static str {
-        "fake_quantize"
+custom_op!(FakeQuantize: CustomOp1);
+
+impl Op for FakeQuantize {
+    const NAME: &'static str = "fake_quantize";
+    const ARGS: &'static [&'static str] = &["x"];
+
+    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
+        check_x(name, &self.scheme, args[0])
     }
-    fn cpu_fwd(&self, x: &CpuStorage, l: &Layout) -> Result<(CpuStorage, Shape)> {
-        self.scheme.check("fake_quantize", l.shape())?;
-        Ok((cpu::fake(self.scheme, x, l)?, l.shape().clone()))
+    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+        let shape = args[0].1.shape().clone();
+        Ok((cpu::fake_quantize(self.scheme, args[0])?, shape))
     }
     #[cfg(feature = "metal")]
-    fn metal_fwd(&self, x: &MetalStorage, l: &Layout) -> Result<(MetalStorage, Shape)> {
-        self.scheme.check("fake_quantize", l.shape())?;
-        Ok((metal::fake(self.scheme, x, l)?, l.shape().clone()))
+    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+        let (x, l) = args[0];
+        Ok((metal::fake_quantize(self.scheme, x, l)?, l.shape().clone()))
     }
-    fn bwd(&self, x: &Tensor, _: &Tensor, g: &Tensor) -> Result<Option<Tensor>> {
-        match self.clipped {
-            true => apply::op2(x, g, Clip(self.scheme)).map(Some),
-            false => Ok(Some(g.clone())),
-        }
+    fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
+        let dx = match self.clipped {
+            true => op::apply(Self::NAME, ClipGrad(self.scheme), &[inputs[0], g])?,
+            false => g.clone(),
+        };
+        Ok(vec![Some(dx)])
+    }
+    fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
+        reference(args[0], self.scheme, self.clipped)
     }
 }
 
-/// `(x, g) → g` where x is no further than half a step beyond the codes, 0 elsewhere.
-#[derive(Clone, Copy, Debug)]
-pub struct Clip(pub Scheme);
+/// The clipped gradient: `(x, g) → g` where x is at most half a step beyond the outermost levels, 0 elsewhere.
+struct ClipGrad(Scheme);
 
-impl Clip {
-    fn check(&self, x: (DType, &Layout), g: (DType, &Layout)) -> Result<()> {
-        self.0.check("fake_quantize", x.1.shape())?;
-        if (x.0, x.1.shape()) == (g.0, g.1.shape()) {
-            return Ok(());
-        }
-        let message = format!(
-            "g is {:?} of {:?}, x is {:?} of {:?}",
-            g.1.shape(),
-            g.0,
-            x.1.shape(),
-            x.0
-        );
-        Err(check::error("fake_quantize", message))
-    }
-}
+impl Op for ClipGrad {
+    const NAME: &'static str = "fake_quantize";
+    const ARGS: &'static [&'static str] = &["x", "g"];
 
-impl CustomOp2 for Clip {
-    fn name(&self) -> &'static str {
-        "fake_quantize"
+    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
+        check_x(name, &self.0, args[0])?;
+        check::same_dtype(name, args[0].dtype, "g", args[1].dtype)?;
+        check::same_shape(name, args[0], "g", args[1])
     }
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        xl: &Layout,
-        g: &CpuStorage,
-        gl: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        self.check((x.dtype(), xl), (g.dtype(), gl))?;
-        Ok((cpu::clip(self.0, (x, xl), (g, gl))?, xl.shape().clone()))
+    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+        let shape = args[0].1.shape().clone();
+        Ok((cpu::clip_grad(self.0, args[0], args[1])?, shape))
     }
     #[cfg(feature = "metal")]
-    fn metal_fwd(
-        &self,
-        x: &MetalStorage,
-        xl: &Layout,
-        g: &MetalStorage,
-        gl: &Layout,
-    ) -> Result<(MetalStorage, Shape)> {
-        self.check((x.dtype(), xl), (g.dtype(), gl))?;
-        Ok((metal::clip(self.0, (x, xl), (g, gl))?, xl.shape().clone()))
+    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+        let shape = args[0].1.shape().clone();
+        Ok((metal::clip_grad(self.0, args[0], args[1])?, shape))
     }
 }

@@ -1,43 +1,41 @@
-//! Numbers as codes of 1 to 8 bits.
+//! Quantisation: numbers as codes of 1 to 8 bits, back, and both at once for training.
 //!
-//! A number of a unit (a tensor, a row, a column, a group) is `v = (code − zero) · scale + bias`, where `code = clamp(round((x −
-//! bias) / scale) + zero)`. By [`Grid`], over the unit's numbers and in f32:
+//! Elements that share a scale (a tensor, a row, a column or a group, see [`ScaleScope`]) are encoded as
+//! `code = clamp(round((x − bias) / scale) + zero)` and decoded as `v = (code − zero) · scale + bias`. The parameters are
+//! computed in f32 from the elements that share them, by [`Levels`]:
 //!
-//! | grid | scale | zero | bias |
+//! | levels | scale | zero | bias |
 //! |---|---|---|---|
 //! | `Ternary` | mean &#124;x&#124; | 1 | |
 //! | `Sign` | 2 · mean &#124;x&#124; | ½ | |
 //! | `Int8` | max &#124;x&#124; / 127 | 0 | |
 //! | `ZeroPoint` | (max(x, 0) − min(x, 0)) / (2ᵇⁱᵗˢ − 1) | round(−min(x, 0) / scale) | |
-//! | `Affine` | ±(max x − min x) / (2ᵇⁱᵗˢ − 1), adjusted so that 0 is met | 0 | the end of the range that is farther from 0 |
+//! | `Affine` | ±(max x − min x) / (2ᵇⁱᵗˢ − 1), adjusted so that a code stands for 0 | 0 | the end of the range that is farther from 0 |
 //!
-//! Numbers below the scheme's eps count as eps before they are divided by. A unit that holds a NaN or an infinity, or whose
-//! sum is beyond f32, has NaN for its scale, and so for all its values; so are the values of one whose range is beyond f32.
+//! A mean, maximum or range below the scheme's eps is replaced by eps. If one of the elements is NaN or infinite, or their
+//! sum or range exceeds f32, the scale and all values are NaN.
 //!
-//! Backward: [`fake_quantize`] is straight through, `dx = g`; clipped, `dx = g` where x is no further than half a step beyond
-//! the codes, and 0 elsewhere. [`dequantize`] has `dscale = Σ g · (code − zero)` and `dbias = Σ g` over a unit.
+//! Backward: [`fake_quantize`] is a straight-through estimator, `dx = g`; clipped, `dx = g` where x is at most half a step
+//! beyond the outermost levels, and 0 elsewhere. [`dequantize`] has `dscale = Σ g · (code − zero)` and `dbias = Σ g` over the
+//! elements that share them; for zero points, `dzero = −scale · Σ g`.
 
 pub(crate) mod cpu;
 mod dequantize;
 mod fake;
 #[cfg(feature = "metal")]
 pub(crate) mod metal;
-mod quantized;
 mod reference;
-mod scheme;
 
-pub use dequantize::Dequantize;
-pub use fake::{Clip, FakeQuantize};
-pub use quantized::Quantized;
+pub use crate::quant::{Levels, Packing, Quantized, Rounding, ScaleScope, Scheme};
+pub use dequantize::{dequantize, Dequantize};
+pub use fake::{fake_quantize, fake_quantize_clipped, FakeQuantize};
 pub use reference::{reference, reference_dequantize, reference_quantize};
-pub use scheme::{Grid, Packing, Per, Rounding, Scheme};
 
-use crate::{apply, check};
-use candle_core::op::BackpropOp;
+use crate::check;
+use crate::op::{self, Arg, Grads, MultiOp, Spec};
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
-use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Storage, Tensor};
-use std::sync::{Arc, OnceLock};
+use candle_core::{CpuStorage, Error, Result, Shape, Tensor};
 
 const NAME: &str = "quantize";
 
@@ -45,145 +43,76 @@ const NAME: &str = "quantize";
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
-/// use candle_fused::ops::quantize::{quantize, Per, Scheme};
+/// use candle_fused::ops::quantize;
+/// use candle_fused::quant::{ScaleScope, Scheme};
 /// let x = Tensor::new(&[[0.5f32, -1.5, 0.0, 1.0]], &Device::Cpu)?;
-/// let q = quantize(&x, Scheme::ternary(Per::Row))?;
+/// let q = quantize(&x, Scheme::ternary(ScaleScope::Row))?;
 /// assert_eq!(q.codes().to_vec2::<u8>()?, [[0b10_01_00_10]]);
 /// assert_eq!(q.dequantize(DType::F32)?.to_vec2::<f32>()?, [[0.75, -0.75, 0.0, 0.75]]);
 /// # candle_core::Result::Ok(())
 /// ```
 pub fn quantize(x: &Tensor, scheme: Scheme) -> Result<Quantized> {
-    check::float(NAME, x)?;
-    scheme.check(NAME, x.shape())?;
-    let x = x.detach();
-    if x.elem_count() == 0 || !check::served(&x) {
-        return reference_quantize(&x, scheme);
-    }
-    let op = Quantize::new(scheme);
-    let codes = apply::op1(&x, op.clone())?;
-    let Some(Units { scales, offsets }) = op.units.get().cloned() else {
-        return Err(check::error(NAME, "no scales have been computed"));
+    let mut outputs = op::apply_multi(NAME, Quantize(scheme), &[&x.detach()])?.into_iter();
+    let (Some(codes), Some(scales)) = (outputs.next(), outputs.next()) else {
+        unreachable!("there are always codes and scales");
     };
-    Quantized::new(codes, scales, offsets, x.shape().clone(), scheme)
+    let (offsets, shape) = (outputs.next(), x.shape().clone());
+    Ok(Quantized::from_outputs(
+        codes, scales, offsets, shape, scheme,
+    ))
 }
 
-/// The numbers that codes stand for, in f32, f16 or bf16. Scales and offsets get gradients.
-pub fn dequantize(q: &Quantized, dtype: DType) -> Result<Tensor> {
-    if !matches!(dtype, DType::F32 | DType::F16 | DType::BF16) {
-        return Err(check::unsupported_dtype("dequantize", dtype));
-    }
-    let (codes, scales) = (q.codes(), q.scales());
-    let served = codes.device().is_cpu() || (codes.device().is_metal() && cfg!(feature = "metal"));
-    if q.shape().elem_count() == 0 || !served {
-        return reference_dequantize(q, dtype);
-    }
-    let op = Dequantize {
-        scheme: *q.scheme(),
-        shape: q.shape().clone(),
-        dtype,
-    };
-    match q.offsets() {
-        Some(offsets) => apply::op3(codes, scales, offsets, op),
-        None => apply::op2(codes, scales, op),
-    }
-}
-
-/// `dequantize(quantize(x))` in one pass, with the gradient of x itself.
-pub fn fake_quantize(x: &Tensor, scheme: Scheme) -> Result<Tensor> {
-    fake(x, scheme, false)
-}
-
-/// [`fake_quantize`] without a gradient where x lies more than half a step beyond the codes.
-pub fn fake_quantize_clipped(x: &Tensor, scheme: Scheme) -> Result<Tensor> {
-    fake(x, scheme, true)
-}
-
-fn fake(x: &Tensor, scheme: Scheme, clipped: bool) -> Result<Tensor> {
-    check::float("fake_quantize", x)?;
-    scheme.check("fake_quantize", x.shape())?;
-    if x.elem_count() == 0 || !check::served(x) {
-        return reference(x, scheme, clipped);
-    }
-    apply::op1(x, FakeQuantize { scheme, clipped })
-}
-
-#[derive(Clone, Debug)]
-struct Units {
-    scales: Tensor,
-    offsets: Option<Tensor>,
-}
-
-impl Units {
-    fn new(scheme: Scheme, shape: &Shape, scales: Storage, offsets: Option<Storage>) -> Self {
-        let shape = scheme.scales_shape(shape);
-        let tensor =
-            |storage| Tensor::from_storage(storage, shape.clone(), BackpropOp::none(), false);
-        Units {
-            scales: tensor(scales),
-            offsets: offsets.map(tensor),
-        }
-    }
-}
-
-/// [`quantize`] as a CustomOp: it gives the codes. The scales, which it computes on the way, are left with it and its
-/// clones by its first use.
-#[derive(Clone, Debug)]
-pub struct Quantize {
-    pub scheme: Scheme,
-    units: Arc<OnceLock<Units>>,
-}
+/// [`quantize`]: codes, scales and, if the scheme has them, offsets.
+struct Quantize(Scheme);
 
 impl Quantize {
-    pub fn new(scheme: Scheme) -> Self {
-        Quantize {
-            scheme,
-            units: Arc::default(),
-        }
-    }
-
-    /// Of the tensor that it has been applied to.
-    pub fn scales(&self) -> Option<&Tensor> {
-        self.units.get().map(|units| &units.scales)
-    }
-
-    /// Of the tensor that it has been applied to, if the scheme has offsets.
-    pub fn offsets(&self) -> Option<&Tensor> {
-        self.units.get().and_then(|units| units.offsets.as_ref())
-    }
-
-    fn keep(&self, units: Units) -> Result<()> {
-        self.units
-            .set(units)
-            .map_err(|_| check::error(NAME, "the op has been applied before; make another"))
+    /// The outputs with their shapes.
+    fn shaped<S>(&self, x: &Shape, (codes, scales, offsets): Parts<S>) -> Result<Vec<(S, Shape)>> {
+        let shape = self.0.scales_shape(x)?;
+        let offsets = offsets.map(|offsets| (offsets, shape.clone()));
+        let codes = (codes, self.0.codes_shape(x)?);
+        Ok([codes, (scales, shape)]
+            .into_iter()
+            .chain(offsets)
+            .collect())
     }
 }
 
-impl CustomOp1 for Quantize {
-    fn name(&self) -> &'static str {
-        NAME
+/// Codes, scales and offsets.
+type Parts<S> = (S, S, Option<S>);
+
+impl MultiOp for Quantize {
+    const ARGS: &'static [&'static str] = &["x"];
+
+    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
+        check_x(name, &self.0, args[0])
     }
-    fn cpu_fwd(&self, x: &CpuStorage, l: &Layout) -> Result<(CpuStorage, Shape)> {
-        self.scheme.check(NAME, l.shape())?;
-        let (codes, scales, offsets) = cpu::quantize(self.scheme, x, l)?;
-        let wrap = |data| Storage::Cpu(CpuStorage::F32(data));
-        self.keep(Units::new(
-            self.scheme,
-            l.shape(),
-            wrap(scales),
-            offsets.map(wrap),
-        ))?;
-        Ok((CpuStorage::U8(codes), self.scheme.codes_shape(l.shape())))
+    fn cpu(&self, args: &[Arg<'_, CpuStorage>]) -> Result<Vec<(CpuStorage, Shape)>> {
+        let (codes, scales, offsets) = cpu::quantize(self.0, args[0])?;
+        let parts = (
+            CpuStorage::U8(codes),
+            CpuStorage::F32(scales),
+            offsets.map(CpuStorage::F32),
+        );
+        self.shaped(args[0].1.shape(), parts)
     }
     #[cfg(feature = "metal")]
-    fn metal_fwd(&self, x: &MetalStorage, l: &Layout) -> Result<(MetalStorage, Shape)> {
-        self.scheme.check(NAME, l.shape())?;
-        let (codes, scales, offsets) = metal::quantize(self.scheme, x, l)?;
-        self.keep(Units::new(
-            self.scheme,
-            l.shape(),
-            Storage::Metal(scales),
-            offsets.map(Storage::Metal),
-        ))?;
-        Ok((codes, self.scheme.codes_shape(l.shape())))
+    fn metal(&self, args: &[Arg<'_, MetalStorage>]) -> Result<Vec<(MetalStorage, Shape)>> {
+        let (x, l) = args[0];
+        self.shaped(l.shape(), metal::quantize(self.0, x, l)?)
     }
+    fn bwd(&self, _: &[Tensor], _: &[Tensor], _: &[Option<Tensor>]) -> Grads {
+        Err(Error::BackwardNotSupported { op: NAME })
+    }
+    fn reference(&self, args: &[&Tensor]) -> Result<Vec<Tensor>> {
+        let q = reference_quantize(args[0], self.0)?;
+        let parts = [Some(q.codes()), Some(q.scales()), q.offsets()];
+        Ok(parts.into_iter().flatten().cloned().collect())
+    }
+}
+
+/// A floating-point tensor that the scheme fits.
+fn check_x(name: &str, scheme: &Scheme, x: Spec<'_>) -> Result<()> {
+    check::is_float(name, x)?;
+    scheme.check(name, x.shape()).map(drop)
 }

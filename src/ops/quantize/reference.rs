@@ -1,7 +1,7 @@
-//! Quantisation in plain Candle.
+//! Quantisation in plain Candle: the specification of the kernels, and what runs where there is none.
 
-use super::{Grid, Packing, Per, Quantized, Rounding, Scheme};
-use crate::ops::dropout::philox;
+use super::{Levels, Packing, Quantized, Rounding, ScaleScope, Scheme};
+use crate::philox;
 use candle_core::{DType, Device, Result, Shape, Tensor, D};
 
 /// What [`fake_quantize`](super::fake_quantize) and its clipped form compute, with gradients by the detach trick.
@@ -9,12 +9,12 @@ pub fn reference(x: &Tensor, scheme: Scheme, clipped: bool) -> Result<Tensor> {
     if x.elem_count() == 0 {
         return Ok(x.clone());
     }
-    let units = Units::new(&x.detach(), scheme)?;
-    let values = units.back(&units.values(&units.codes()?)?)?;
+    let rows = ScaleRows::new(&x.detach(), scheme)?;
+    let values = rows.back(&rows.values(&rows.codes()?)?)?;
     let values = values.to_dtype(x.dtype())?;
     let through = match clipped {
         true => {
-            let v = units.back(&units.positions()?)?;
+            let v = rows.back(&rows.positions()?)?;
             let (min, max) = (scheme.min_code() as f64, scheme.max_code() as f64);
             let inside = v.ge(min - 0.5)?.mul(&v.le(max + 0.5)?)?;
             inside.where_cond(x, &x.detach())?
@@ -27,21 +27,21 @@ pub fn reference(x: &Tensor, scheme: Scheme, clipped: bool) -> Result<Tensor> {
 /// What [`quantize`](super::quantize) computes.
 pub fn reference_quantize(x: &Tensor, scheme: Scheme) -> Result<Quantized> {
     let (shape, device) = (x.shape(), x.device());
-    let units_shape = scheme.scales_shape(shape);
+    let scales_shape = scheme.scales_shape(shape)?;
     if x.elem_count() == 0 {
         // Candle fills no tensor without elements on Metal.
         let cpu = &Device::Cpu;
-        let codes = Tensor::zeros(scheme.codes_shape(shape), DType::U8, cpu)?;
-        let scales = Tensor::full(scheme.eps, units_shape, cpu)?;
+        let codes = Tensor::zeros(scheme.codes_shape(shape)?, DType::U8, cpu)?;
+        let scales = Tensor::full(scheme.eps, scales_shape, cpu)?;
         let offsets = scheme.has_offsets().then(|| scales.zeros_like());
         let q = Quantized::new(codes, scales, offsets.transpose()?, shape, scheme)?;
         return q.to_device(device);
     }
-    let units = Units::new(x, scheme)?;
-    let codes = pack(&units.back(&units.codes()?)?, scheme)?;
-    let of_units = |t: &Tensor| t.reshape(units_shape.clone());
-    let offsets = units.offsets.as_ref().map(of_units).transpose()?;
-    Quantized::new(codes, of_units(&units.scales)?, offsets, shape, scheme)
+    let rows = ScaleRows::new(x, scheme)?;
+    let codes = pack(&rows.back(&rows.codes()?)?, scheme)?;
+    let column = |t: &Tensor| t.reshape(&scales_shape);
+    let offsets = rows.offsets.as_ref().map(column).transpose()?;
+    Quantized::new(codes, column(&rows.scales)?, offsets, shape, scheme)
 }
 
 /// What [`dequantize`](super::dequantize) computes.
@@ -50,31 +50,31 @@ pub fn reference_dequantize(q: &Quantized, dtype: DType) -> Result<Tensor> {
     if q.shape().elem_count() == 0 {
         return Tensor::zeros(q.shape(), dtype, q.device());
     }
-    let view = View::new(q.shape(), scheme.per);
-    let of_units = |t: &Tensor| t.reshape(((), 1));
-    let units = Units {
+    let view = View::new(q.shape(), scheme.scope);
+    let column = |t: &Tensor| t.reshape(((), 1));
+    let rows = ScaleRows {
         x: view.of(&unpack(q)?)?,
         view,
-        scales: of_units(q.scales())?,
-        offsets: q.offsets().map(of_units).transpose()?,
-        factors: None,
+        scales: column(q.scales())?,
+        offsets: q.offsets().map(column).transpose()?,
+        inverse_scales: None,
         mean: None,
         scheme,
     };
-    units.back(&units.values(&units.x)?)?.to_dtype(dtype)
+    rows.back(&rows.values(&rows.x)?)?.to_dtype(dtype)
 }
 
-/// A tensor with one unit to a row.
+/// A view of a tensor in which the elements of a row share a scale.
 struct View {
     shape: Shape,
-    per: Per,
+    scope: ScaleScope,
 }
 
 impl View {
-    fn new(shape: &Shape, per: Per) -> Self {
+    fn new(shape: &Shape, scope: ScaleScope) -> Self {
         View {
             shape: shape.clone(),
-            per,
+            scope,
         }
     }
 
@@ -83,68 +83,68 @@ impl View {
     }
 
     fn of(&self, t: &Tensor) -> Result<Tensor> {
-        match self.per {
-            Per::Tensor => t.reshape((1, ())),
-            Per::Row => t.reshape(((), self.cols())),
-            Per::Column => t.reshape(((), self.cols()))?.t()?.contiguous(),
-            Per::Group(group) => t.reshape(((), group)),
+        match self.scope {
+            ScaleScope::Tensor => t.reshape((1, ())),
+            ScaleScope::Row => t.reshape(((), self.cols())),
+            ScaleScope::Column => t.reshape(((), self.cols()))?.t()?.contiguous(),
+            ScaleScope::Group(group) => t.reshape(((), group)),
         }
     }
 
     fn back(&self, t: &Tensor) -> Result<Tensor> {
-        match self.per {
-            Per::Column => t.t()?.contiguous()?.reshape(&self.shape),
+        match self.scope {
+            ScaleScope::Column => t.t()?.contiguous()?.reshape(&self.shape),
             _ => t.reshape(&self.shape),
         }
     }
 }
 
-/// The numbers (or codes) of each unit, one to a row, and what is made of them; f32.
-struct Units {
+/// The numbers (or codes) that share a scale, as rows, with their scales and offsets as columns; in f32.
+struct ScaleRows {
     view: View,
     x: Tensor,
     scales: Tensor,
     offsets: Option<Tensor>,
-    /// What x is multiplied by, for the grids that do.
-    factors: Option<Tensor>,
-    /// Of a grid of signs that is centred.
+    /// Inverse scales, for the levels that multiply by them.
+    inverse_scales: Option<Tensor>,
+    /// The threshold of centred signs.
     mean: Option<Tensor>,
     scheme: Scheme,
 }
 
-impl Units {
+impl ScaleRows {
     fn new(x: &Tensor, scheme: Scheme) -> Result<Self> {
-        let view = View::new(x.shape(), scheme.per);
+        let view = View::new(x.shape(), scheme.scope);
         let x = view.of(&x.to_dtype(DType::F32)?)?;
         let eps = scheme.eps;
         let last = D::Minus1;
-        let (mut offsets, mut factors, mut mean) = (None, None, None);
-        let scales = match scheme.grid {
-            Grid::Ternary => {
+        let (mut offsets, mut inverse_scales, mut mean) = (None, None, None);
+        let scales = match scheme.levels {
+            Levels::Ternary => {
                 let scales = means(&x.abs()?)?.maximum(eps)?;
-                factors = Some(scales.recip()?);
+                inverse_scales = Some(scales.recip()?);
                 scales
             }
-            Grid::Sign { centred } => {
+            Levels::Sign { centred } => {
                 mean = centred.then(|| means(&x)).transpose()?;
                 means(&x.abs()?)?.maximum(eps)?
             }
-            Grid::Int8 => {
+            Levels::Int8 => {
                 let max = x.abs()?.max_keepdim(last)?.maximum(eps)?;
-                factors = Some((max.ones_like()? * 127.)?.div(&max)?);
+                inverse_scales = Some((max.ones_like()? * 127.)?.div(&max)?);
                 max.div(&(max.ones_like()? * 127.)?)?
             }
-            Grid::ZeroPoint { .. } => {
+            Levels::ZeroPoint { .. } => {
                 let max = x.max_keepdim(last)?.maximum(0f32)?;
                 let min = x.min_keepdim(last)?.minimum(0f32)?;
                 let range = (&max - &min)?.maximum(eps)?;
                 let codes = (range.ones_like()? * scheme.max_code() as f64)?;
                 let scales = range.div(&codes)?;
-                factors = Some(scales.recip()?);
+                inverse_scales = Some(scales.recip()?);
                 offsets = Some(round(&(min.neg()? / &scales)?)?);
                 scales
             }
-            Grid::Affine { .. } => {
+            Levels::Affine { .. } => {
                 let (max, min) = (x.max_keepdim(last)?, x.min_keepdim(last)?);
                 let codes = (max.ones_like()? * scheme.max_code() as f64)?;
                 let step = (&max - &min)?.div(&codes)?.maximum(eps)?;
@@ -158,55 +158,55 @@ impl Units {
                 none.where_cond(&step, &adjusted)?
             }
         };
-        // 0, or NaN where there is anything that isn't finite.
+        // NaN for a row with an element that is not finite, else 0.
         let flaw = (&x * 0.)?.sum_keepdim(last)?;
-        Ok(Units {
+        Ok(ScaleRows {
             scales: (scales + flaw)?,
             view,
             x,
             offsets,
-            factors,
+            inverse_scales,
             mean,
             scheme,
         })
     }
 
-    /// x in steps, 0 for the first code; not rounded.
+    /// The codes before they are rounded and clamped.
     fn positions(&self) -> Result<Tensor> {
         let (x, scales) = (&self.x, &self.scales);
-        match (self.scheme.grid, &self.offsets) {
-            (Grid::Sign { .. }, _) => {
+        match (self.scheme.levels, &self.offsets) {
+            (Levels::Sign { .. }, _) => {
                 (x.broadcast_div(&(scales * 2.)?)? + 0.5)?.to_dtype(DType::F32)
             }
-            (Grid::Ternary, _) => self.scaled()? + 1.,
-            (Grid::Int8, _) => self.scaled(),
-            (Grid::ZeroPoint { .. }, Some(zeros)) => self.scaled()?.broadcast_add(zeros),
+            (Levels::Ternary, _) => self.scaled()? + 1.,
+            (Levels::Int8, _) => self.scaled(),
+            (Levels::ZeroPoint { .. }, Some(zeros)) => self.scaled()?.broadcast_add(zeros),
             (_, Some(biases)) => x.broadcast_sub(biases)?.broadcast_div(scales),
-            (_, None) => unreachable!("these grids have offsets"),
+            (_, None) => unreachable!("these levels have offsets"),
         }
     }
 
     fn scaled(&self) -> Result<Tensor> {
-        match &self.factors {
-            Some(factors) => self.x.broadcast_mul(factors),
+        match &self.inverse_scales {
+            Some(inverse_scales) => self.x.broadcast_mul(inverse_scales),
             None => self.x.broadcast_div(&self.scales),
         }
     }
 
-    /// The codes as numbers, those of [`Grid::Int8`] signed.
+    /// The codes as numbers, those of [`Levels::Int8`] signed.
     fn codes(&self) -> Result<Tensor> {
         let (min, max) = (self.scheme.min_code() as f64, self.scheme.max_code() as f64);
-        let codes = match (self.scheme.grid, &self.offsets) {
-            (Grid::Sign { .. }, _) => {
+        let codes = match (self.scheme.levels, &self.offsets) {
+            (Levels::Sign { .. }, _) => {
                 let x = match &self.mean {
                     Some(mean) => self.x.broadcast_sub(mean)?,
                     None => self.x.clone(),
                 };
                 return x.gt(0f64)?.to_dtype(DType::F32);
             }
-            (Grid::Ternary, _) => (self.rounded(&self.scaled()?)? + 1.)?,
-            (Grid::Int8, _) => return self.rounded(&self.scaled()?)?.clamp(min, max),
-            (Grid::ZeroPoint { .. }, Some(zeros)) => {
+            (Levels::Ternary, _) => (self.rounded(&self.scaled()?)? + 1.)?,
+            (Levels::Int8, _) => return self.rounded(&self.scaled()?)?.clamp(min, max),
+            (Levels::ZeroPoint { .. }, Some(zeros)) => {
                 self.rounded(&self.scaled()?)?.broadcast_add(zeros)?
             }
             _ => self.rounded(&self.positions()?)?,
@@ -228,13 +228,13 @@ impl Units {
 
     fn values(&self, codes: &Tensor) -> Result<Tensor> {
         let scales = &self.scales;
-        match (self.scheme.grid, &self.offsets) {
-            (Grid::Ternary, _) => (codes - 1.)?.broadcast_mul(scales),
-            (Grid::Sign { .. }, _) => (codes - 0.5)?.broadcast_mul(&(scales * 2.)?),
-            (Grid::ZeroPoint { .. }, Some(zeros)) => {
+        match (self.scheme.levels, &self.offsets) {
+            (Levels::Ternary, _) => (codes - 1.)?.broadcast_mul(scales),
+            (Levels::Sign { .. }, _) => (codes - 0.5)?.broadcast_mul(&(scales * 2.)?),
+            (Levels::ZeroPoint { .. }, Some(zeros)) => {
                 codes.broadcast_sub(zeros)?.broadcast_mul(scales)
             }
-            (Grid::Affine { .. }, Some(biases)) => {
+            (Levels::Affine { .. }, Some(biases)) => {
                 codes.broadcast_mul(scales)?.broadcast_add(biases)
             }
             _ => codes.broadcast_mul(scales),
@@ -246,7 +246,8 @@ impl Units {
     }
 }
 
-/// Of each row. Candle's own adds up one by one, which a long row has too many numbers for.
+/// The mean of each row, from sums of 1024 elements: Candle's own sum adds one element after the other, which loses the small
+/// elements of a long row.
 fn means(rows: &Tensor) -> Result<Tensor> {
     const PART: usize = 1024;
     let (count, cols) = rows.dims2()?;
@@ -256,7 +257,8 @@ fn means(rows: &Tensor) -> Result<Tensor> {
     sums.sum_keepdim(1)? / cols as f64
 }
 
-/// To the nearest, halves to even: Candle's own rounds halves away from 0, which makes no difference where there are none.
+/// To the nearest integer, halves to even. Candle's own rounds halves away from 0; it serves for large numbers, which have
+/// no halves.
 fn round(v: &Tensor) -> Result<Tensor> {
     const LARGE: f64 = 12_582_912.0; // 1.5 · 2²³, beyond which f32 has no fractions
     let small = v.abs()?.lt(4_194_304f64)?;
@@ -264,14 +266,14 @@ fn round(v: &Tensor) -> Result<Tensor> {
     small.where_cond(&rounded, &v.round()?)
 }
 
-/// Codes as numbers, rows of `cols`, to bytes.
+/// Packs codes, given as numbers.
 fn pack(codes: &Tensor, scheme: Scheme) -> Result<Tensor> {
     let dims = codes.dims();
     let (rank, cols) = (dims.len(), dims[dims.len() - 1]);
     let per_byte = scheme.per_byte();
     let bytes = scheme.row_bytes(cols);
-    let codes = match scheme.grid {
-        Grid::Int8 => (codes + codes.lt(0f64)?.to_dtype(DType::F32)? * 256.)?,
+    let codes = match scheme.levels {
+        Levels::Int8 => (codes + codes.lt(0f64)?.to_dtype(DType::F32)? * 256.)?,
         _ => codes.clone(),
     };
     let codes = codes.pad_with_zeros(rank - 1, 0, bytes * per_byte - cols)?;
@@ -291,7 +293,7 @@ fn pack(codes: &Tensor, scheme: Scheme) -> Result<Tensor> {
     packed.to_dtype(DType::U8)
 }
 
-/// The codes as numbers.
+/// Unpacks codes, as numbers.
 fn unpack(q: &Quantized) -> Result<Tensor> {
     let scheme = q.scheme();
     let bytes = q.codes().to_dtype(DType::F32)?;
@@ -310,8 +312,8 @@ fn unpack(q: &Quantized) -> Result<Tensor> {
     let digits: Vec<Tensor> = (0..scheme.per_byte()).map(digit).collect::<Result<_>>()?;
     let codes = Tensor::stack(&digits, D::Minus1)?.flatten_from(q.shape().rank() - 1)?;
     let codes = codes.narrow(D::Minus1, 0, q.shape().dims()[q.shape().rank() - 1])?;
-    match scheme.grid {
-        Grid::Int8 => &codes - (codes.gt(127f64)?.to_dtype(DType::F32)? * 256.)?,
+    match scheme.levels {
+        Levels::Int8 => &codes - (codes.gt(127f64)?.to_dtype(DType::F32)? * 256.)?,
         _ => Ok(codes),
     }
 }

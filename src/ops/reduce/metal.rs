@@ -1,18 +1,17 @@
 //! Launches of kernels/reduce.metal.
 
 use super::{Over, Reduce, Reduction, NAME};
-use crate::metal::{aligned4, alloc, dtype_name, finish, grid, sources, Launch, Operand};
+use crate::metal::{
+    aligned_rows, alloc, dtype_name, finish, grid, row_grid, sources, Launch, Operand, RowOperand,
+    RowStrides, SIMD_COLS,
+};
 use candle_core::backend::{BackendDevice, BackendStorage};
 use candle_core::{CpuStorage, DType, Layout, MetalStorage, Result, Shape};
-
-/// Rows up to this length go to one simdgroup each: eight loads of four elements for a lane.
-const SIMD_COLS: usize = 1024;
-/// Simdgroups, i.e. such rows, of a threadgroup.
-const SIMDGROUPS: usize = 8;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct RowParams {
+    x: RowStrides,
     cols: u64,
     part: u64,
     rows: u32,
@@ -38,11 +37,6 @@ struct MaxBwdParams {
     reserved: u32,
 }
 
-/// Whether every row may be read four elements at a time, if the operand may.
-fn aligned_rows(operand: &Operand, rows: usize, cols: usize) -> u32 {
-    aligned4(&[operand]) * u32::from(rows == 1 || cols.is_multiple_of(4))
-}
-
 pub fn forward(op: Reduce, x: &MetalStorage, l: &Layout) -> Result<(MetalStorage, Shape)> {
     let (rows, cols) = op.over.split(l.shape());
     let (device, dtype) = (x.device(), x.dtype());
@@ -55,10 +49,17 @@ pub fn forward(op: Reduce, x: &MetalStorage, l: &Layout) -> Result<(MetalStorage
     if rows * cols == 0 {
         return empty(op, x, l);
     }
-    let operand = Operand::contiguous(x, l)?;
+    let xs = match op.over {
+        Over::LastDim => RowOperand::new(x, l)?,
+        Over::All => RowOperand {
+            operand: Operand::contiguous(x, l)?,
+            strides: RowStrides::contiguous(cols),
+        },
+    };
     let out = alloc(device, rows, dtype)?;
     let (parts, part) = grid::row_parts(rows, cols);
     let params = RowParams {
+        x: xs.strides,
         cols: cols as u64,
         part: part as u64,
         rows: rows as u32,
@@ -67,24 +68,24 @@ pub fn forward(op: Reduce, x: &MetalStorage, l: &Layout) -> Result<(MetalStorage
             Reduction::Mean => 1.0 / cols as f32,
             _ => 1.0,
         },
-        aligned: aligned_rows(&operand, rows, cols),
+        aligned: aligned_rows(&[xs.parts()], [rows, cols]),
     };
     if cols <= SIMD_COLS {
         Launch::new(device, &sources::REDUCE, &kernel("_simd"))?
-            .input(&operand)
+            .input(&xs.operand)
             .output(&out)
             .params(&params)
-            .run(grid::row_per_simdgroup(rows, SIMDGROUPS))?;
+            .run(row_grid([rows, cols]).1)?;
     } else if parts == 1 {
         Launch::new(device, &sources::REDUCE, &kernel(""))?
-            .input(&operand)
+            .input(&xs.operand)
             .output(&out)
             .params(&params)
             .run(grid::row_per_threadgroup(rows, cols, 4))?;
     } else {
         let partials = alloc(device, rows * parts, DType::F32)?;
         Launch::new(device, &sources::REDUCE, &kernel("_part"))?
-            .input(&operand)
+            .input(&xs.operand)
             .output(&partials)
             .params(&RowParams {
                 scale: 1.0,
@@ -95,6 +96,7 @@ pub fn forward(op: Reduce, x: &MetalStorage, l: &Layout) -> Result<(MetalStorage
             .input_buffer(&partials)
             .output(&out)
             .params(&RowParams {
+                x: RowStrides::contiguous(parts),
                 cols: parts as u64,
                 part: parts.next_multiple_of(4) as u64,
                 parts: 1,
@@ -133,7 +135,7 @@ pub fn max_backward(
         .output(&out)
         .params(&MaxBwdParams {
             cols: cols as u64,
-            aligned: aligned_rows(&xs, rows, cols),
+            aligned: aligned_rows(&[(&xs, RowStrides::contiguous(cols))], [rows, cols]),
             reserved: 0,
         })
         .run(grid::elementwise_rows(rows, cols, 4))?;
@@ -186,21 +188,14 @@ pub fn sum_middle(x: &MetalStorage, l: &Layout) -> Result<(MetalStorage, Shape)>
 #[cfg(test)]
 mod tests {
     use super::{ColumnParams, MaxBwdParams, RowParams};
-    use std::mem::{offset_of, size_of};
+    use crate::metal::mirror::assert_mirrors;
 
     #[test]
     fn params_mirror_the_kernels() {
-        assert_eq!(size_of::<RowParams>(), 32);
-        assert_eq!(offset_of!(RowParams, part), 8);
-        assert_eq!(offset_of!(RowParams, rows), 16);
-        assert_eq!(offset_of!(RowParams, parts), 20);
-        assert_eq!(offset_of!(RowParams, scale), 24);
-        assert_eq!(offset_of!(RowParams, aligned), 28);
-        assert_eq!(size_of::<ColumnParams>(), 24);
-        assert_eq!(offset_of!(ColumnParams, part), 8);
-        assert_eq!(offset_of!(ColumnParams, cols), 16);
-        assert_eq!(offset_of!(ColumnParams, parts), 20);
-        assert_eq!(size_of::<MaxBwdParams>(), 16);
-        assert_eq!(offset_of!(MaxBwdParams, aligned), 8);
+        assert_mirrors!(RowParams => "reduce" RowParams {
+            x, cols, part, rows, parts, scale, aligned
+        });
+        assert_mirrors!(ColumnParams => "reduce" ColumnParams { rows, part, cols, parts });
+        assert_mirrors!(MaxBwdParams => "reduce" MaxBwdParams { cols, aligned, reserved });
     }
 }

@@ -11,14 +11,15 @@ mod metal;
 #[cfg(test)]
 mod tests;
 
-use crate::{apply, check};
+use crate::check;
+use crate::op::{self, custom_op, Args, Grads, Op, OpResult, Spec};
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
-use candle_core::{CpuStorage, CustomOp1, CustomOp3, DType, Layout, Result, Shape, Tensor, D};
+use candle_core::{CpuStorage, DType, Result, Shape, Tensor, D};
 
 const NAME: &str = "reduce";
 
-/// What becomes of the elements.
+/// How elements are reduced to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reduction {
     /// Σ x
@@ -29,7 +30,7 @@ pub enum Reduction {
     Max,
 }
 
-/// Which elements are taken together.
+/// Which elements are reduced to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Over {
     /// Each row; the last dim is dropped.
@@ -63,25 +64,8 @@ impl Over {
     }
 }
 
-fn reduce(x: &Tensor, reduction: Reduction, over: Over) -> Result<Tensor> {
-    check::float(NAME, x)?;
-    if over == Over::LastDim {
-        check::has_dims(NAME, x)?;
-    }
-    if x.elem_count() == 0 && reduction == Reduction::Max {
-        let shape = x.shape();
-        return Err(check::error(
-            NAME,
-            format_args!("max of no elements: x has shape {shape:?}, no dim may be 0"),
-        ));
-    }
-    if !check::served(x) {
-        return match over {
-            Over::LastDim => reference_last_dim(x, reduction),
-            Over::All => reference_all(x, reduction),
-        };
-    }
-    apply::op1(x, Reduce { reduction, over })
+fn reduce(name: &'static str, x: &Tensor, reduction: Reduction, over: Over) -> Result<Tensor> {
+    op::apply(name, Reduce { reduction, over }, &[x])
 }
 
 /// Σ x over the last dim, which is dropped. For f32, f16 and bf16 of any layout.
@@ -94,97 +78,114 @@ fn reduce(x: &Tensor, reduction: Reduction, over: Over) -> Result<Tensor> {
 /// # candle_core::Result::Ok(())
 /// ```
 pub fn sum_last_dim(x: &Tensor) -> Result<Tensor> {
-    reduce(x, Reduction::Sum, Over::LastDim)
+    reduce("sum_last_dim", x, Reduction::Sum, Over::LastDim)
 }
 
 /// The mean over the last dim, which is dropped.
 pub fn mean_last_dim(x: &Tensor) -> Result<Tensor> {
-    reduce(x, Reduction::Mean, Over::LastDim)
+    reduce("mean_last_dim", x, Reduction::Mean, Over::LastDim)
 }
 
 /// The maximum over the last dim, which is dropped.
 pub fn max_last_dim(x: &Tensor) -> Result<Tensor> {
-    reduce(x, Reduction::Max, Over::LastDim)
+    reduce("max_last_dim", x, Reduction::Max, Over::LastDim)
 }
 
 /// Σ x over all elements, as a scalar.
 pub fn sum_all(x: &Tensor) -> Result<Tensor> {
-    reduce(x, Reduction::Sum, Over::All)
+    reduce("sum_all", x, Reduction::Sum, Over::All)
 }
 
 /// The mean of all elements, as a scalar.
 pub fn mean_all(x: &Tensor) -> Result<Tensor> {
-    reduce(x, Reduction::Mean, Over::All)
+    reduce("mean_all", x, Reduction::Mean, Over::All)
 }
 
 /// The maximum of all elements, as a scalar.
 pub fn max_all(x: &Tensor) -> Result<Tensor> {
-    reduce(x, Reduction::Max, Over::All)
+    reduce("max_all", x, Reduction::Max, Over::All)
 }
 
 /// The reductions as a CustomOp.
 #[derive(Clone, Copy, Debug)]
 pub struct Reduce {
+    /// How elements are reduced to one.
     pub reduction: Reduction,
+    /// Which elements are.
     pub over: Over,
 }
 
-impl CustomOp1 for Reduce {
-    fn name(&self) -> &'static str {
-        NAME
+custom_op!(Reduce: CustomOp1);
+
+impl Op for Reduce {
+    const NAME: &'static str = NAME;
+    const ARGS: &'static [&'static str] = &["x"];
+
+    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
+        check::same_floats(name, Self::ARGS, args)?;
+        if self.over == Over::LastDim {
+            check::has_dims(name, args[0])?;
+        }
+        let shape = args[0].shape();
+        if self.reduction == Reduction::Max && shape.elem_count() == 0 {
+            let message =
+                format!("got x of shape {shape:?}, expected elements to take the maximum of");
+            return Err(check::error(name, message));
+        }
+        Ok(())
     }
-    fn cpu_fwd(&self, x: &CpuStorage, l: &Layout) -> Result<(CpuStorage, Shape)> {
-        cpu::forward(*self, x, l)
+    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+        cpu::forward(*self, args[0].0, args[0].1)
     }
     #[cfg(feature = "metal")]
-    fn metal_fwd(&self, x: &MetalStorage, l: &Layout) -> Result<(MetalStorage, Shape)> {
-        metal::forward(*self, x, l)
+    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+        metal::forward(*self, args[0].0, args[0].1)
     }
-    fn bwd(&self, x: &Tensor, y: &Tensor, grad_out: &Tensor) -> Result<Option<Tensor>> {
+    fn bwd(&self, inputs: &[&Tensor], y: &Tensor, g: &Tensor) -> Grads {
+        let x = inputs[0];
         let (_, n) = self.over.split(x.shape());
         let dx = match self.reduction {
-            Reduction::Sum => self.over.expand(grad_out, x.shape()),
+            Reduction::Sum => self.over.expand(g, x.shape()),
             Reduction::Mean => {
                 // In f32: stock's f16 would round 1 / n too.
-                let g = (grad_out.to_dtype(DType::F32)? / n as f64)?;
+                let g = (g.to_dtype(DType::F32)? / n as f64)?;
                 self.over.expand(&g.to_dtype(x.dtype())?, x.shape())
             }
-            Reduction::Max => apply::op3(x, y, grad_out, MaxBwd(self.over)),
+            Reduction::Max => op::apply("reduce_bwd", MaxBwd(self.over), &[x, y, g]),
         };
-        dx.map(Some)
+        Ok(vec![Some(dx?)])
+    }
+    fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
+        match self.over {
+            Over::LastDim => reference_last_dim(args[0], self.reduction),
+            Over::All => reference_all(args[0], self.reduction),
+        }
     }
 }
 
 /// `(x, y, g) → g where x = y, else 0`, y and g being reduced.
 #[derive(Clone, Copy, Debug)]
-pub struct MaxBwd(pub Over);
+struct MaxBwd(Over);
 
-impl CustomOp3 for MaxBwd {
-    fn name(&self) -> &'static str {
-        "reduce_bwd"
+impl Op for MaxBwd {
+    const NAME: &'static str = "reduce_bwd";
+    const ARGS: &'static [&'static str] = &["x", "y", "grad_out"];
+
+    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
+        check::same_floats(name, Self::ARGS, args)?;
+        if self.0 == Over::LastDim {
+            check::has_dims(name, args[0])?;
+        }
+        let reduced = self.0.shape(args[0].shape());
+        check::has_shape(name, "y", args[1], reduced.dims())?;
+        check::has_shape(name, "grad_out", args[2], reduced.dims())
     }
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        xl: &Layout,
-        y: &CpuStorage,
-        yl: &Layout,
-        g: &CpuStorage,
-        gl: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        cpu::max_backward(self.0, (x, xl), (y, yl), (g, gl))
+    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+        cpu::max_backward(self.0, args[0], args[1], args[2])
     }
     #[cfg(feature = "metal")]
-    fn metal_fwd(
-        &self,
-        x: &MetalStorage,
-        xl: &Layout,
-        y: &MetalStorage,
-        yl: &Layout,
-        g: &MetalStorage,
-        gl: &Layout,
-    ) -> Result<(MetalStorage, Shape)> {
-        metal::max_backward(self.0, (x, xl), (y, yl), (g, gl))
+    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+        metal::max_backward(self.0, args[0], args[1], args[2])
     }
 }
 
@@ -193,7 +194,7 @@ pub(crate) fn sum_to(grad: &Tensor, shape: &Shape) -> Result<Tensor> {
     if grad.shape() == shape {
         return Ok(grad.clone());
     }
-    check::float(NAME, grad)?;
+    check::is_float(NAME, grad)?;
     let added = grad.rank() - shape.rank();
     let expanded = |d: usize| d < added || (shape.dims()[d - added] == 1 && grad.dims()[d] != 1);
     let size = |dims: std::ops::Range<usize>| grad.dims()[dims].iter().product::<usize>();
@@ -217,32 +218,36 @@ fn sum_middle(x: &Tensor) -> Result<Tensor> {
     if x.elem_count() == 0 {
         return Tensor::zeros((outer, inner), x.dtype(), x.device());
     }
-    if !check::served(x) {
-        return x.sum(1);
-    }
     if inner == 1 {
         return sum_last_dim(&x.squeeze(2)?)?.unsqueeze(1);
     }
-    apply::op1(x, SumMiddle)
+    op::apply("reduce_columns", SumMiddle, &[x])
 }
 
 /// `[outer, n, inner] → [outer, inner]`, the sum over the middle dim.
 #[derive(Clone, Copy, Debug)]
 struct SumMiddle;
 
-impl CustomOp1 for SumMiddle {
-    fn name(&self) -> &'static str {
-        "reduce_columns"
+impl Op for SumMiddle {
+    const NAME: &'static str = "reduce_columns";
+    const ARGS: &'static [&'static str] = &["x"];
+
+    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
+        check::same_floats(name, Self::ARGS, args)?;
+        args[0].shape().dims3().map(drop)
     }
-    fn cpu_fwd(&self, x: &CpuStorage, l: &Layout) -> Result<(CpuStorage, Shape)> {
-        cpu::sum_middle(x, l)
+    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+        cpu::sum_middle(args[0].0, args[0].1)
     }
     #[cfg(feature = "metal")]
-    fn metal_fwd(&self, x: &MetalStorage, l: &Layout) -> Result<(MetalStorage, Shape)> {
-        metal::sum_middle(x, l)
+    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+        metal::sum_middle(args[0].0, args[0].1)
     }
-    fn bwd(&self, x: &Tensor, _: &Tensor, grad_out: &Tensor) -> Result<Option<Tensor>> {
-        grad_out.unsqueeze(1)?.broadcast_as(x.shape()).map(Some)
+    fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
+        Ok(vec![Some(g.unsqueeze(1)?.broadcast_as(inputs[0].shape())?)])
+    }
+    fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
+        args[0].sum(1)
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the public functions don't reach: column sums, and results that don't depend on the threads.
 
 use super::*;
-use crate::ops::dropout::philox::philox;
+use crate::philox::philox;
 use candle_core::utils::barrier_pool;
 use candle_core::{DType, Device};
 use std::sync::Mutex;

@@ -3,19 +3,19 @@
 use super::{Kind, RowNorm};
 use crate::check;
 use crate::metal::grid::Grid;
-use crate::metal::{aligned4, alloc, dtype_name, finish, grid, sources, InPlace, Launch, Operand};
-use crate::ops::affine_norm::{AffineNorm, Arg, Vectors};
+use crate::metal::{
+    aligned4, aligned_rows, alloc, dtype_name, finish, grid, row_grid, sources, InPlace, Launch,
+    Operand, RowOperand, RowStrides,
+};
+use crate::ops::affine_norm::{Arg, Vectors};
 use candle_core::backend::BackendStorage;
 use candle_core::{DType, Layout, MetalStorage, Result, Shape};
-
-/// Rows up to this length get a simdgroup each, longer ones a threadgroup.
-const SIMD_COLS: usize = 1024;
-/// Rows that share a threadgroup.
-const SIMDGROUPS: usize = 8;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Params {
+    x: RowStrides,
+    other: RowStrides,
     rows: u32,
     cols: u32,
     eps: f32,
@@ -25,6 +25,8 @@ struct Params {
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct PartsParams {
+    x: RowStrides,
+    g: RowStrides,
     rows: u32,
     cols: u32,
     rows_per_part: u32,
@@ -66,19 +68,19 @@ impl<'a> Rows<'a> {
             Kind::Layer => "layer",
             Kind::L2 => "l2",
         };
-        let width = if self.cols <= SIMD_COLS {
-            "simd"
-        } else {
-            "group"
-        };
+        let (width, _) = row_grid([self.rows, self.cols]);
         let dtype = dtype_name(self.x.dtype(), self.norm.name())?;
         let kernel = format!("row_norm_{pass}_{kind}_{vectors}_{width}_{dtype}");
         Launch::new(self.x.device(), &sources::ROW_NORM, &kernel)
     }
 
-    fn params(&self, operands: &[&Operand]) -> Params {
-        let aligned = u32::from(self.cols.is_multiple_of(4)) & aligned4(operands);
+    /// `tensors`: x, and the residual or the gradient if there is one.
+    fn params(&self, tensors: &[(&Operand, RowStrides)], vectors: &[&Operand]) -> Params {
+        let aligned = aligned_rows(tensors, [self.rows, self.cols]) & aligned4(vectors);
+        let strides = |i: usize| tensors.get(i).unwrap_or(&tensors[0]).1;
         Params {
+            x: strides(0),
+            other: strides(1),
             rows: self.rows as u32,
             cols: self.cols as u32,
             eps: self.norm.eps,
@@ -87,11 +89,7 @@ impl<'a> Rows<'a> {
     }
 
     fn grid(&self) -> Grid {
-        if self.cols <= SIMD_COLS {
-            grid::row_per_simdgroup(self.rows, SIMDGROUPS)
-        } else {
-            grid::row_per_threadgroup(self.rows, self.cols, 4)
-        }
+        row_grid([self.rows, self.cols]).1
     }
 }
 
@@ -114,15 +112,15 @@ pub fn forward(
     let rows = Rows::new(norm, x, l)?;
     let out = alloc(x.device(), rows.count(), x.dtype())?;
     if rows.count() > 0 {
-        let xs = Operand::contiguous(x, l)?;
+        let xs = RowOperand::new(x, l)?;
         let (vectors, count) = operands(vectors)?;
-        let [weight, bias] = [0, 1].map(|i| vectors.get(i).unwrap_or(&xs));
+        let [weight, bias] = [0, 1].map(|i| vectors.get(i).unwrap_or(&xs.operand));
         rows.launch("fwd", count)?
-            .input(&xs)
+            .input(&xs.operand)
             .input(weight)
             .input(bias)
             .output(&out)
-            .params(&rows.params(&[&xs, weight, bias]))
+            .params(&rows.params(&[xs.parts()], &[weight, bias]))
             .run(rows.grid())?;
     }
     let out = finish(out, x.device(), rows.count(), x.dtype());
@@ -142,11 +140,12 @@ pub fn forward_inplace(
     let xs = target.operand();
     let (vectors, count) = operands(vectors)?;
     let [weight, bias] = [0, 1].map(|i| vectors.get(i).unwrap_or(xs));
+    let tensors = [(xs, RowStrides::contiguous(rows.cols))];
     rows.launch("inplace", count)?
         .inout(xs)
         .input(weight)
         .input(bias)
-        .params(&rows.params(&[xs, weight, bias]))
+        .params(&rows.params(&tensors, &[weight, bias]))
         .run(rows.grid())?;
     target.commit()
 }
@@ -162,17 +161,17 @@ pub fn add(
     let (device, n, dtype) = (x.device(), rows.count(), x.dtype());
     let (sum, normed) = (alloc(device, n, dtype)?, alloc(device, n, dtype)?);
     if n > 0 {
-        let (xs, rs) = (Operand::contiguous(x, xl)?, Operand::contiguous(r, rl)?);
+        let (xs, rs) = (RowOperand::new(x, xl)?, RowOperand::new(r, rl)?);
         let (vectors, count) = operands(vectors)?;
-        let [weight, bias] = [0, 1].map(|i| vectors.get(i).unwrap_or(&xs));
+        let [weight, bias] = [0, 1].map(|i| vectors.get(i).unwrap_or(&xs.operand));
         rows.launch("add", count)?
-            .input(&xs)
-            .input(&rs)
+            .input(&xs.operand)
+            .input(&rs.operand)
             .input(weight)
             .input(bias)
             .output(&sum)
             .output(&normed)
-            .params(&rows.params(&[&xs, &rs, weight, bias]))
+            .params(&rows.params(&[xs.parts(), rs.parts()], &[weight, bias]))
             .run(rows.grid())?;
     }
     Ok([sum, normed].map(|out| finish(out, device, n, dtype)))
@@ -193,18 +192,18 @@ pub fn backward(
     if rows.cols == 0 {
         return Ok((finish(out, device, n, dtype), n.into()));
     }
-    let (xs, gs) = (Operand::contiguous(x, xl)?, Operand::contiguous(g, gl)?);
+    let (xs, gs) = (RowOperand::new(x, xl)?, RowOperand::new(g, gl)?);
     let stats = alloc(device, 3 * rows.rows.max(1), DType::F32)?;
     if rows.rows > 0 {
         let (weights, count) = operands([weight, None])?;
-        let weight = weights.first().unwrap_or(&xs);
+        let weight = weights.first().unwrap_or(&xs.operand);
         rows.launch("bwd_x", count)?
-            .input(&xs)
-            .input(&gs)
+            .input(&xs.operand)
+            .input(&gs.operand)
             .input(weight)
             .output(&out)
             .output(&stats)
-            .params(&rows.params(&[&xs, &gs, weight]))
+            .params(&rows.params(&[xs.parts(), gs.parts()], &[weight]))
             .run(rows.grid())?;
     }
     if vectors > 0 {
@@ -213,6 +212,8 @@ pub fn backward(
         let sums = alloc(device, parts * wanted, DType::F32)?;
         let name = dtype_name(dtype, norm.name())?;
         let params = PartsParams {
+            x: xs.strides,
+            g: gs.strides,
             rows: rows.rows as u32,
             cols: rows.cols as u32,
             rows_per_part: rows.rows.div_ceil(parts) as u32,
@@ -220,8 +221,8 @@ pub fn backward(
         };
         let kernel = format!("row_norm_bwd_weight_{vectors}_{name}");
         Launch::new(device, &sources::ROW_NORM, &kernel)?
-            .input(&xs)
-            .input(&gs)
+            .input(&xs.operand)
+            .input(&gs.operand)
             .input_buffer(&stats)
             .output(&sums)
             .params(&params)
@@ -242,17 +243,13 @@ pub fn backward(
 #[cfg(test)]
 mod tests {
     use super::{Params, PartsParams};
-    use std::mem::{offset_of, size_of};
+    use crate::metal::mirror::assert_mirrors;
 
     #[test]
     fn params_mirror_the_kernels() {
-        assert_eq!(size_of::<Params>(), 16);
-        assert_eq!(offset_of!(Params, cols), 4);
-        assert_eq!(offset_of!(Params, eps), 8);
-        assert_eq!(offset_of!(Params, aligned), 12);
-        assert_eq!(size_of::<PartsParams>(), 16);
-        assert_eq!(offset_of!(PartsParams, cols), 4);
-        assert_eq!(offset_of!(PartsParams, rows_per_part), 8);
-        assert_eq!(offset_of!(PartsParams, parts), 12);
+        assert_mirrors!(Params => "row_norm" RowNormParams { x, other, rows, cols, eps, aligned });
+        assert_mirrors!(PartsParams => "row_norm" RowNormPartsParams {
+            x, g, rows, cols, rows_per_part, parts
+        });
     }
 }

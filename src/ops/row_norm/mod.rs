@@ -18,15 +18,16 @@ mod residual;
 
 pub use residual::{add_layer_norm, add_rms_norm};
 
-use super::affine_norm::{Affine, AffineNorm, Arg, Vectors};
+use super::affine_norm::{self, vectors, with_args, AffineNorm};
 use crate::check;
+use crate::op::{self, custom_op, Arg, ArgMut, Args, Grads, InplaceOp, Op, OpResult, Spec};
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
-use candle_core::{CpuStorage, DType, Layout, Result, Shape, Tensor, D};
+use candle_core::{CpuStorage, DType, Result, Shape, Tensor, D};
 
 /// What a row is divided by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// The root of the mean square.
     Rms,
     /// The standard deviation, after the mean has been subtracted.
@@ -35,14 +36,50 @@ pub enum Kind {
     L2,
 }
 
-/// A norm over the last dim. `Affine(RowNorm { .. })` is the CustomOp.
+/// A norm over the last dim: the kernels of [`RmsNorm`], [`LayerNorm`] and [`L2Norm`].
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RowNorm {
+pub(crate) struct RowNorm {
     /// Which of the norms.
     pub kind: Kind,
     /// Keeps the divisor away from zero.
     pub eps: f32,
 }
+
+/// [`rms_norm`] as a CustomOp of x, or of x and a weight; in place too.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_fused::ops::RmsNorm;
+/// let x = Tensor::new(&[[3f32, 4., 0., 0.]], &Device::Cpu)?;
+/// let weight = Tensor::new(&[1f32, 1., 1., 2.], &Device::Cpu)?;
+/// let y = x.apply_op2(&weight, RmsNorm { eps: 1e-9 })?;
+/// assert_eq!(y.to_vec2::<f32>()?, [[1.2, 1.6, 0., 0.]]);
+/// # candle_core::Result::Ok(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RmsNorm {
+    /// Keeps the divisor away from zero.
+    pub eps: f32,
+}
+
+/// [`layer_norm`] as a CustomOp of x, of x and a weight, or of x, a weight and a bias; in place too.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LayerNorm {
+    /// Keeps the divisor away from zero.
+    pub eps: f32,
+}
+
+/// [`l2_norm`] as a CustomOp of x; in place too.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct L2Norm {
+    /// The smallest divisor.
+    pub eps: f32,
+}
+
+custom_op!(RmsNorm, "rms_norm": CustomOp1, CustomOp2, InplaceOp1, InplaceOp2 => |n| RowNorm::new(Kind::Rms, n.eps));
+custom_op!(LayerNorm, "layer_norm": CustomOp1, CustomOp2, CustomOp3, InplaceOp1, InplaceOp2, InplaceOp3
+    => |n| RowNorm::new(Kind::Layer, n.eps));
+custom_op!(L2Norm, "l2_norm": CustomOp1, InplaceOp1 => |n| RowNorm::new(Kind::L2, n.eps));
 
 /// `x / √(mean(x²) + eps) · weight` over the last dim, for f32, f16 and bf16 of any layout.
 ///
@@ -55,7 +92,7 @@ pub struct RowNorm {
 /// # candle_core::Result::Ok(())
 /// ```
 pub fn rms_norm(x: &Tensor, weight: Option<&Tensor>, eps: f32) -> Result<Tensor> {
-    RowNorm::new(Kind::Rms, eps).apply(x, [weight, None])
+    RowNorm::new(Kind::Rms, eps).apply("rms_norm", x, weight, None)
 }
 
 /// `(x − mean(x)) / √(var(x) + eps) · weight + bias` over the last dim.
@@ -65,17 +102,17 @@ pub fn layer_norm(
     bias: Option<&Tensor>,
     eps: f32,
 ) -> Result<Tensor> {
-    RowNorm::new(Kind::Layer, eps).apply(x, [weight, bias])
+    RowNorm::new(Kind::Layer, eps).apply("layer_norm", x, weight, bias)
 }
 
 /// `x / max(‖x‖₂, eps)` over the last dim.
 pub fn l2_norm(x: &Tensor, eps: f32) -> Result<Tensor> {
-    RowNorm::new(Kind::L2, eps).apply(x, [None, None])
+    RowNorm::new(Kind::L2, eps).apply("l2_norm", x, None, None)
 }
 
 /// [`rms_norm`] in x's own memory, for inference.
 pub fn rms_norm_inplace(x: &Tensor, weight: Option<&Tensor>, eps: f32) -> Result<()> {
-    RowNorm::new(Kind::Rms, eps).apply_inplace(x, [weight, None])
+    RowNorm::new(Kind::Rms, eps).apply_inplace("rms_norm_inplace", x, weight, None)
 }
 
 /// [`layer_norm`] in x's own memory, for inference.
@@ -85,12 +122,12 @@ pub fn layer_norm_inplace(
     bias: Option<&Tensor>,
     eps: f32,
 ) -> Result<()> {
-    RowNorm::new(Kind::Layer, eps).apply_inplace(x, [weight, bias])
+    RowNorm::new(Kind::Layer, eps).apply_inplace("layer_norm_inplace", x, weight, bias)
 }
 
 /// [`l2_norm`] in x's own memory, for inference.
 pub fn l2_norm_inplace(x: &Tensor, eps: f32) -> Result<()> {
-    RowNorm::new(Kind::L2, eps).apply_inplace(x, [None, None])
+    RowNorm::new(Kind::L2, eps).apply_inplace("l2_norm_inplace", x, None, None)
 }
 
 impl RowNorm {
@@ -98,71 +135,87 @@ impl RowNorm {
         Self { kind, eps }
     }
 
-    fn check(&self, op: &str, x: &Tensor, vectors: [Option<&Tensor>; 2]) -> Result<()> {
-        check::float(op, x)?;
-        check::has_dims(op, x)?;
-        check::eps(op, self.eps.into())?;
-        for (name, vector) in ["weight", "bias"].into_iter().zip(vectors) {
-            if let Some(vector) = vector {
-                check::alike(op, x, name, vector)?;
-                check::over_last_dim(op, x, name, vector)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn apply(self, x: &Tensor, vectors: [Option<&Tensor>; 2]) -> Result<Tensor> {
-        self.check(self.name(), x, vectors)?;
-        if !check::served(x) {
-            return self.reference(x, vectors);
-        }
-        Affine(self).apply(x, vectors)
-    }
-
-    fn apply_inplace(self, x: &Tensor, vectors: [Option<&Tensor>; 2]) -> Result<()> {
-        self.check(self.name(), x, vectors)?;
-        check::untracked(self.name(), x)?;
-        Affine(self).apply_inplace(x, vectors)
-    }
-
-    fn reference(&self, x: &Tensor, [weight, bias]: [Option<&Tensor>; 2]) -> Result<Tensor> {
-        match self.kind {
-            Kind::Rms => reference_rms(x, weight, self.eps),
-            Kind::Layer => reference_layer(x, weight, bias, self.eps),
-            Kind::L2 => reference_l2(x, self.eps),
-        }
-    }
-}
-
-impl AffineNorm for RowNorm {
-    fn name(&self) -> &'static str {
+    /// The name for errors behind the check.
+    pub fn name(&self) -> &'static str {
         match self.kind {
             Kind::Rms => "rms_norm",
             Kind::Layer => "layer_norm",
             Kind::L2 => "l2_norm",
         }
     }
-    fn bwd_name(&self) -> &'static str {
+
+    fn apply(
+        self,
+        name: &'static str,
+        x: &Tensor,
+        weight: Option<&Tensor>,
+        bias: Option<&Tensor>,
+    ) -> Result<Tensor> {
+        with_args(x, D::Minus1, weight, bias, |args| {
+            op::apply(name, self, args)
+        })
+    }
+
+    fn apply_inplace(
+        self,
+        name: &'static str,
+        x: &Tensor,
+        weight: Option<&Tensor>,
+        bias: Option<&Tensor>,
+    ) -> Result<()> {
+        let run = |args: &[&Tensor]| op::apply_inplace(name, self, args[0], &args[1..]);
+        with_args(x, D::Minus1, weight, bias, run)
+    }
+}
+
+impl Op for RowNorm {
+    const NAME: &'static str = "row_norm";
+    const ARGS: &'static [&'static str] = &["x", "weight", "bias"];
+
+    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
+        check::same_floats(name, Self::ARGS, args)?;
+        check::has_dims(name, args[0])?;
+        check::eps(name, self.eps.into())?;
+        let cols = args[0].dims()[args[0].rank() - 1];
+        // The last first: a weight of ones may have been made for the bias.
+        for (vector, called) in args.iter().zip(Self::ARGS).skip(1).rev() {
+            check::vector(name, called, *vector, cols, "last dim")?;
+        }
+        Ok(())
+    }
+    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+        cpu::forward(*self, args[0], vectors(args))
+    }
+    #[cfg(feature = "metal")]
+    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+        metal::forward(*self, args[0], vectors(args))
+    }
+    fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
+        affine_norm::gradients(*self, inputs, g)
+    }
+    fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
+        let (weight, bias) = (args.get(1).copied(), args.get(2).copied());
         match self.kind {
-            Kind::Rms => "rms_norm_bwd",
-            Kind::Layer => "layer_norm_bwd",
-            Kind::L2 => "l2_norm_bwd",
+            Kind::Rms => reference_rms(args[0], weight, self.eps),
+            Kind::Layer => reference_layer(args[0], weight, bias, self.eps),
+            Kind::L2 => reference_l2(args[0], self.eps),
         }
     }
-    fn cpu_fwd(
-        &self,
-        x: Arg<CpuStorage>,
-        vectors: Vectors<CpuStorage>,
-    ) -> Result<(CpuStorage, Shape)> {
-        cpu::forward(*self, x, vectors)
+}
+
+impl InplaceOp for RowNorm {
+    fn cpu_inplace(&self, x: ArgMut, rest: Args<CpuStorage>) -> Result<()> {
+        cpu::forward_inplace(*self, x, [rest.first().copied(), rest.get(1).copied()])
     }
-    fn cpu_inplace(
-        &self,
-        x: (&mut CpuStorage, &Layout),
-        vectors: Vectors<CpuStorage>,
-    ) -> Result<()> {
-        cpu::forward_inplace(*self, x, vectors)
+    #[cfg(feature = "metal")]
+    fn metal_inplace(&self, args: Args<MetalStorage>) -> Result<()> {
+        metal::forward_inplace(*self, args[0], [args.get(1).copied(), args.get(2).copied()])
     }
+}
+
+impl AffineNorm for RowNorm {
+    const BWD_NAME: &'static str = "row_norm_bwd";
+
     fn cpu_bwd(
         &self,
         x: Arg<CpuStorage>,
@@ -171,18 +224,6 @@ impl AffineNorm for RowNorm {
         vectors: usize,
     ) -> Result<(CpuStorage, Shape)> {
         cpu::backward(*self, x, grad_out, weight, vectors)
-    }
-    #[cfg(feature = "metal")]
-    fn metal_fwd(
-        &self,
-        x: Arg<MetalStorage>,
-        vectors: Vectors<MetalStorage>,
-    ) -> Result<(MetalStorage, Shape)> {
-        metal::forward(*self, x, vectors)
-    }
-    #[cfg(feature = "metal")]
-    fn metal_inplace(&self, x: Arg<MetalStorage>, vectors: Vectors<MetalStorage>) -> Result<()> {
-        metal::forward_inplace(*self, x, vectors)
     }
     #[cfg(feature = "metal")]
     fn metal_bwd(

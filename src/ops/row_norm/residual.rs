@@ -1,17 +1,16 @@
 //! A residual connection and the norm behind it: `sum = x + residual`, `normed = norm(sum)`, both returned.
 //!
-//! Two outputs do not fit a CustomOp, and packing them into one would cost more copies in the backward than the pass over
-//! the sum that it saves. So one kernel makes both where no gradient is tracked, and two differentiable ops where one is.
-//! The values are the same: the norm sees the sum as rounded to the dtype.
+//! One kernel makes both outputs; the norm sees the sum as rounded to the dtype. Backward: the gradient of the sum is the
+//! one that reaches it directly plus the norm's `dx`, and both x and residual get it.
 
-use super::{cpu, Kind, RowNorm};
+use super::{affine_norm, cpu, Kind, RowNorm};
 use crate::check;
-use crate::ops::affine_norm::{ones_like, Arg};
+use crate::op::{self, Arg, MultiOp, Op, Spec};
+use crate::ops::affine_norm::with_args;
 use crate::ops::{add_act, Act};
-use candle_core::op::BackpropOp;
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
-use candle_core::{CpuStorage, Layout, Result, Storage, StorageRef, Tensor};
+use candle_core::{CpuStorage, Result, Shape, Tensor, D};
 
 /// `sum = x + residual` and `normed = rms_norm(sum, weight, eps)`.
 ///
@@ -31,7 +30,7 @@ pub fn add_rms_norm(
     eps: f32,
 ) -> Result<(Tensor, Tensor)> {
     let norm = RowNorm::new(Kind::Rms, eps);
-    add("add_rms_norm", norm, x, residual, [weight, None])
+    apply("add_rms_norm", norm, x, residual, weight, None)
 }
 
 /// `sum = x + residual` and `normed = layer_norm(sum, weight, bias, eps)`.
@@ -43,68 +42,82 @@ pub fn add_layer_norm(
     eps: f32,
 ) -> Result<(Tensor, Tensor)> {
     let norm = RowNorm::new(Kind::Layer, eps);
-    add("add_layer_norm", norm, x, residual, [weight, bias])
+    apply("add_layer_norm", norm, x, residual, weight, bias)
 }
 
-fn add(
-    op: &'static str,
+fn apply(
+    name: &'static str,
     norm: RowNorm,
     x: &Tensor,
     residual: &Tensor,
-    vectors: [Option<&Tensor>; 2],
+    weight: Option<&Tensor>,
+    bias: Option<&Tensor>,
 ) -> Result<(Tensor, Tensor)> {
-    norm.check(op, x, vectors)?;
-    check::alike(op, x, "residual", residual)?;
-    check::same_shape(op, x, "residual", residual)?;
-    let [weight, bias] = vectors;
-    let tracked = [Some(x), Some(residual), weight, bias]
-        .into_iter()
-        .flatten()
-        .any(Tensor::track_op);
-    if tracked || !check::served(x) {
-        // Unlike Candle's own, this sum gives no gradient to a frozen argument.
-        let sum = add_act(x, residual, Act::Identity)?;
-        let normed = norm.apply(&sum, vectors)?;
-        return Ok((sum, normed));
+    let outputs = with_args(x, D::Minus1, weight, bias, |args| {
+        let args = [&[x, residual], &args[1..]].concat();
+        op::apply_multi(name, AddNorm(norm), &args)
+    })?;
+    match <[Tensor; 2]>::try_from(outputs) {
+        Ok([sum, normed]) => Ok((sum, normed)),
+        Err(outputs) => Err(check::error(
+            name,
+            format!("got {} outputs, expected 2", outputs.len()),
+        )),
     }
-    if let (None, Some(bias)) = (weight, bias) {
-        return add(op, norm, x, residual, [Some(&ones_like(bias)?), Some(bias)]);
+}
+
+/// `(x, residual[, weight[, bias]])` → `(sum, normed)`
+struct AddNorm(RowNorm);
+
+impl MultiOp for AddNorm {
+    const ARGS: &'static [&'static str] = &["x", "residual", "weight", "bias"];
+
+    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
+        check::same_floats(name, Self::ARGS, args)?;
+        check::same_shape(name, args[0], "residual", args[1])?;
+        self.0.check(name, &[&args[..1], &args[2..]].concat())
     }
-    let inputs = [x, residual].map(Tensor::storage_and_layout);
-    let held = vectors.map(|v| v.map(Tensor::storage_and_layout));
-    let [sum, normed] = match inputs.each_ref().map(on_cpu) {
-        [Some(x), Some(residual)] => {
-            let vectors = held.each_ref().map(|v| v.as_ref().and_then(on_cpu));
-            cpu::add(norm, x, residual, vectors)?.map(Storage::Cpu)
+    fn cpu(&self, args: &[Arg<'_, CpuStorage>]) -> Result<Vec<(CpuStorage, Shape)>> {
+        let vectors = [args.get(2).copied(), args.get(3).copied()];
+        let shape = args[0].1.shape();
+        let outputs = cpu::add(self.0, args[0], args[1], vectors)?;
+        Ok(outputs.map(|storage| (storage, shape.clone())).into())
+    }
+    #[cfg(feature = "metal")]
+    fn metal(&self, args: &[Arg<'_, MetalStorage>]) -> Result<Vec<(MetalStorage, Shape)>> {
+        let vectors = [args.get(2).copied(), args.get(3).copied()];
+        let shape = args[0].1.shape();
+        let outputs = super::metal::add(self.0, args[0], args[1], vectors)?;
+        Ok(outputs.map(|storage| (storage, shape.clone())).into())
+    }
+    fn bwd(
+        &self,
+        inputs: &[Tensor],
+        outputs: &[Tensor],
+        grads: &[Option<Tensor>],
+    ) -> Result<Vec<Option<Tensor>>> {
+        let tracks_sum = inputs[0].track_op() || inputs[1].track_op();
+        let mut dsum = grads[0].clone().filter(|_| tracks_sum);
+        let mut vectors = vec![None; inputs.len() - 2];
+        if let Some(dnormed) = &grads[1] {
+            let args: Vec<&Tensor> = outputs[..1].iter().chain(&inputs[2..]).collect();
+            let mut wanted: Vec<bool> = args.iter().map(|input| input.track_op()).collect();
+            wanted[0] = tracks_sum;
+            let mut grads = affine_norm::gradients_of(self.0, &args, &wanted, dnormed)?;
+            vectors = grads.split_off(1);
+            dsum = match (dsum, grads.pop().flatten()) {
+                (Some(a), Some(b)) => Some(add_act(&a, &b, Act::Identity)?),
+                (a, b) => a.or(b),
+            };
         }
-        #[cfg(feature = "metal")]
-        _ => match inputs.each_ref().map(on_metal) {
-            [Some(x), Some(residual)] => {
-                let vectors = held.each_ref().map(|v| v.as_ref().and_then(on_metal));
-                super::metal::add(norm, x, residual, vectors)?.map(Storage::Metal)
-            }
-            _ => candle_core::bail!("{op}: no kernel for {:?}", x.device()),
-        },
-        #[cfg(not(feature = "metal"))]
-        _ => candle_core::bail!("{op}: no kernel for {:?}", x.device()),
-    };
-    let tensor = |s| Tensor::from_storage(s, x.shape(), BackpropOp::none(), false);
-    Ok((tensor(sum), tensor(normed)))
-}
-
-type Held<'a> = (StorageRef<'a>, &'a Layout);
-
-fn on_cpu<'a>((storage, layout): &'a Held) -> Option<Arg<'a, CpuStorage>> {
-    match &**storage {
-        Storage::Cpu(storage) => Some((storage, layout)),
-        _ => None,
+        let of = |input: &Tensor| dsum.clone().filter(|_| input.track_op());
+        let mut all = vec![of(&inputs[0]), of(&inputs[1])];
+        all.append(&mut vectors);
+        Ok(all)
     }
-}
-
-#[cfg(feature = "metal")]
-fn on_metal<'a>((storage, layout): &'a Held) -> Option<Arg<'a, MetalStorage>> {
-    match &**storage {
-        Storage::Metal(storage) => Some((storage, layout)),
-        _ => None,
+    fn reference(&self, args: &[&Tensor]) -> Result<Vec<Tensor>> {
+        let sum = (args[0] + args[1])?;
+        let normed = self.0.reference(&[&[&sum], &args[2..]].concat())?;
+        Ok(vec![sum, normed])
     }
 }

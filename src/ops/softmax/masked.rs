@@ -1,16 +1,15 @@
 //! `softmax(scale · x + mask)` over the last dim.
 
+use super::cpu;
+use super::grad_x;
 #[cfg(feature = "metal")]
 use super::metal;
-use super::{cpu, SoftmaxBwd, NAME};
+use crate::check;
+use crate::op::{self, custom_op, ArgMut, Args, Grads, InplaceOp, Op, OpResult, Spec};
 use crate::ops::reduce;
-use crate::{apply, check};
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
-use candle_core::{
-    CpuStorage, CustomOp1, CustomOp2, DType, InplaceOp1, InplaceOp2, Layout, Result, Shape, Tensor,
-    D,
-};
+use candle_core::{CpuStorage, DType, Result, Tensor, D};
 
 /// What [`masked_softmax`] hides.
 #[derive(Clone, Copy, Debug)]
@@ -36,157 +35,95 @@ pub enum Mask<'a> {
 /// # candle_core::Result::Ok(())
 /// ```
 pub fn masked_softmax(x: &Tensor, scale: f32, mask: Mask<'_>) -> Result<Tensor> {
-    check_masked(x, mask)?;
-    if !check::served(x) {
-        return reference_masked(x, scale, mask);
-    }
     let causal = matches!(mask, Mask::Causal);
     let op = MaskedSoftmax { scale, causal };
     match mask {
-        Mask::Additive(mask) => apply::op2(x, mask, op),
-        Mask::None | Mask::Causal => apply::op1(x, op),
+        Mask::Additive(mask) => op::apply(NAME, op, &[x, mask]),
+        Mask::None | Mask::Causal => op::apply(NAME, op, &[x]),
     }
 }
 
 /// [`masked_softmax`] in x's own memory, for inference.
 pub fn masked_softmax_inplace(x: &Tensor, scale: f32, mask: Mask<'_>) -> Result<()> {
-    check_masked(x, mask)?;
-    check::untracked(NAME, x)?;
+    let name = "masked_softmax_inplace";
     let causal = matches!(mask, Mask::Causal);
     let op = MaskedSoftmax { scale, causal };
     match mask {
-        Mask::Additive(mask) => apply::inplace2(x, mask, op),
-        Mask::None | Mask::Causal => apply::inplace1(x, op),
+        Mask::Additive(mask) => op::apply_inplace(name, op, x, &[mask]),
+        Mask::None | Mask::Causal => op::apply_inplace(name, op, x, &[]),
     }
 }
 
-fn check_masked(x: &Tensor, mask: Mask<'_>) -> Result<()> {
-    check::float(NAME, x)?;
-    check::has_dims(NAME, x)?;
-    match mask {
-        Mask::None => Ok(()),
-        Mask::Additive(mask) => {
-            check::alike(NAME, x, "mask", mask)?;
-            check::broadcasts(NAME, x, "mask", mask)
-        }
-        Mask::Causal if x.rank() < 2 => {
-            let message = "causal with rank 1, [.., queries, keys] accepted";
-            Err(check::error(NAME, message))
-        }
-        Mask::Causal => Ok(()),
-    }
-}
+const NAME: &str = "masked_softmax";
 
 /// [`masked_softmax`] as a CustomOp: of x, or of x and an additive mask.
 #[derive(Clone, Copy, Debug)]
 pub struct MaskedSoftmax {
+    /// Multiplies the scores before the mask is added.
     pub scale: f32,
+    /// Whether a query sees only the keys up to its own position (see [`Mask::Causal`]).
     pub causal: bool,
 }
 
-impl MaskedSoftmax {
-    fn backward(&self, scale: f32, y: &Tensor, grad_out: &Tensor) -> Result<Tensor> {
-        let op = SoftmaxBwd {
-            dim: y.rank() - 1,
-            log: false,
-            scale,
-        };
-        apply::op2(y, grad_out, op)
-    }
-}
+custom_op!(MaskedSoftmax: CustomOp1, CustomOp2, InplaceOp1, InplaceOp2);
 
-impl CustomOp1 for MaskedSoftmax {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-    fn cpu_fwd(&self, x: &CpuStorage, l: &Layout) -> Result<(CpuStorage, Shape)> {
-        cpu::masked(*self, (x, l), None)
-    }
-    #[cfg(feature = "metal")]
-    fn metal_fwd(&self, x: &MetalStorage, l: &Layout) -> Result<(MetalStorage, Shape)> {
-        metal::masked(*self, (x, l), None)
-    }
-    fn bwd(&self, _: &Tensor, y: &Tensor, grad_out: &Tensor) -> Result<Option<Tensor>> {
-        self.backward(self.scale, y, grad_out).map(Some)
-    }
-}
+impl Op for MaskedSoftmax {
+    const NAME: &'static str = NAME;
+    const ARGS: &'static [&'static str] = &["x", "mask"];
 
-impl CustomOp2 for MaskedSoftmax {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        xl: &Layout,
-        mask: &CpuStorage,
-        ml: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        cpu::masked(*self, (x, xl), Some((mask, ml)))
-    }
-    #[cfg(feature = "metal")]
-    fn metal_fwd(
-        &self,
-        x: &MetalStorage,
-        xl: &Layout,
-        mask: &MetalStorage,
-        ml: &Layout,
-    ) -> Result<(MetalStorage, Shape)> {
-        metal::masked(*self, (x, xl), Some((mask, ml)))
-    }
-    fn bwd(
-        &self,
-        x: &Tensor,
-        mask: &Tensor,
-        y: &Tensor,
-        grad_out: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        if !mask.track_op() {
-            return Ok((Some(self.backward(self.scale, y, grad_out)?), None));
+    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
+        check::same_floats(name, Self::ARGS, args)?;
+        check::has_dims(name, args[0])?;
+        if self.causal && args[0].rank() < 2 {
+            let message = "got a causal mask for x of rank 1, expected [.., queries, keys]";
+            return Err(check::error(name, message));
         }
+        match args.get(1) {
+            Some(_) if self.causal => {
+                let message = "got a causal op and a mask, expected one of the two: add −∞ to the mask instead";
+                Err(check::error(name, message))
+            }
+            Some(mask) => check::broadcasts(name, args[0], "mask", *mask),
+            None => Ok(()),
+        }
+    }
+    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+        cpu::masked(*self, args[0], args.get(1).copied())
+    }
+    #[cfg(feature = "metal")]
+    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+        metal::masked(*self, args[0], args.get(1).copied())
+    }
+    fn bwd(&self, inputs: &[&Tensor], y: &Tensor, g: &Tensor) -> Grads {
+        let backward = |scale| grad_x(y.rank() - 1, false, scale, y, g);
+        let Some(mask) = inputs.get(1).filter(|mask| mask.track_op()) else {
+            let mut grads = vec![Some(backward(self.scale)?)];
+            grads.resize(inputs.len(), None);
+            return Ok(grads);
+        };
         // The gradient of the scores serves both.
-        let scores = self.backward(1.0, y, grad_out)?;
-        let dx = x.track_op().then(|| &scores * self.scale as f64);
+        let scores = backward(1.0)?;
+        let dx = inputs[0].track_op().then(|| &scores * self.scale as f64);
         let dmask = reduce::sum_to(&scores, mask.shape())?;
-        Ok((dx.transpose()?, Some(dmask)))
+        Ok(vec![dx.transpose()?, Some(dmask)])
+    }
+    fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
+        let mask = match (self.causal, args.get(1)) {
+            (_, Some(mask)) => Mask::Additive(mask),
+            (true, None) => Mask::Causal,
+            (false, None) => Mask::None,
+        };
+        reference_masked(args[0], self.scale, mask)
     }
 }
 
-impl InplaceOp1 for MaskedSoftmax {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-    fn cpu_fwd(&self, x: &mut CpuStorage, l: &Layout) -> Result<()> {
-        cpu::masked_inplace(*self, (x, l), None)
+impl InplaceOp for MaskedSoftmax {
+    fn cpu_inplace(&self, x: ArgMut, rest: Args<CpuStorage>) -> Result<()> {
+        cpu::masked_inplace(*self, x, rest.first().copied())
     }
     #[cfg(feature = "metal")]
-    fn metal_fwd(&self, x: &mut MetalStorage, l: &Layout) -> Result<()> {
-        metal::masked_inplace(*self, (x, l), None)
-    }
-}
-
-impl InplaceOp2 for MaskedSoftmax {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-    fn cpu_fwd(
-        &self,
-        x: &mut CpuStorage,
-        xl: &Layout,
-        mask: &CpuStorage,
-        ml: &Layout,
-    ) -> Result<()> {
-        cpu::masked_inplace(*self, (x, xl), Some((mask, ml)))
-    }
-    #[cfg(feature = "metal")]
-    fn metal_fwd(
-        &self,
-        x: &mut MetalStorage,
-        xl: &Layout,
-        mask: &MetalStorage,
-        ml: &Layout,
-    ) -> Result<()> {
-        metal::masked_inplace(*self, (x, xl), Some((mask, ml)))
+    fn metal_inplace(&self, args: Args<MetalStorage>) -> Result<()> {
+        metal::masked_inplace(*self, args[0], args.get(1).copied())
     }
 }
 

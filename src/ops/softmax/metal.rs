@@ -1,36 +1,33 @@
 //! Launches of kernels/softmax.metal.
 
+use super::cpu::without_dims_behind;
 use super::{split, MaskedSoftmax, Softmax, SoftmaxBwd, NAME};
 use crate::metal::grid::{self, Grid};
-use crate::metal::{aligned4, alloc, dtype_name, finish, sources, InPlace, Launch, Operand};
+use crate::metal::{
+    aligned_rows, alloc, dtype_name, finish, row_grid, sources, InPlace, Launch, Operand,
+    RowOperand, RowStrides, SIMD_COLS,
+};
 use candle_core::backend::BackendStorage;
 use candle_core::{DType, Layout, MetalStorage, Result, Shape};
-
-/// Dims of a mask that count rows, after merging; more are made contiguous.
-const MASK_DIMS: usize = 6;
-/// Rows up to this length go to one simdgroup each, which holds them in registers.
-const SIMD_COLS: usize = 1024;
-/// Simdgroups, i.e. such rows, of a threadgroup.
-const SIMDGROUPS: usize = 8;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct SoftmaxParams {
     cols: u64,
-    mask_strides: [u64; MASK_DIMS],
-    mask_dims: [u32; MASK_DIMS],
-    mask_rank: u32,
+    x: RowStrides,
+    mask: RowStrides,
     rows: u32,
     queries: u32,
     scale: f32,
     aligned: u32,
-    reserved: u32,
 }
 
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct SoftmaxBwdParams {
     cols: u64,
+    y: RowStrides,
+    g: RowStrides,
     rows: u32,
     scale: f32,
     aligned: u32,
@@ -46,78 +43,62 @@ struct SoftmaxColumnParams {
 }
 
 impl SoftmaxParams {
-    fn new(x: &Operand, [rows, cols]: [usize; 2]) -> Self {
+    fn new(x: (&Operand, RowStrides), [rows, cols]: [usize; 2]) -> Self {
         Self {
             cols: cols as u64,
-            mask_strides: [0; MASK_DIMS],
-            mask_dims: [1; MASK_DIMS],
-            mask_rank: 0,
+            x: x.1,
+            mask: x.1,
             rows: rows as u32,
             queries: 0,
             scale: 1.0,
             aligned: aligned_rows(&[x], [rows, cols]),
-            reserved: 0,
         }
     }
 
-    fn masked(op: MaskedSoftmax, x: &Operand, mask: Option<&MaskRows>, shape: &Shape) -> Self {
-        let [rows, cols] = rows_of(shape);
-        let mut params = Self::new(x, [rows, cols]);
+    fn masked(
+        op: MaskedSoftmax,
+        x: (&Operand, RowStrides),
+        mask: Option<&RowOperand>,
+        shape: &Shape,
+    ) -> Self {
+        let size = rows_and_cols(shape);
+        let mut params = Self::new(x, size);
         params.scale = op.scale;
         if op.causal {
             params.queries = shape.dims()[shape.rank() - 2] as u32;
         }
         if let Some(mask) = mask {
-            let strides = mask.dims.iter().all(|&(_, s)| s.is_multiple_of(4));
-            params.aligned *= aligned4(&[&mask.operand]) * u32::from(strides);
-            params.mask_rank = mask.dims.len() as u32;
-            for (i, &(dim, stride)) in mask.dims.iter().enumerate() {
-                params.mask_dims[i] = dim as u32;
-                params.mask_strides[i] = stride as u64;
-            }
+            params.aligned = aligned_rows(&[x, mask.parts()], size);
+            params.mask = mask.strides;
         }
         params
     }
 }
 
-/// Whether every row may be read four elements at a time.
-fn aligned_rows(operands: &[&Operand], [rows, cols]: [usize; 2]) -> u32 {
-    aligned4(operands) * u32::from(rows == 1 || cols.is_multiple_of(4))
-}
-
-fn rows_of(shape: &Shape) -> [usize; 2] {
+fn rows_and_cols(shape: &Shape) -> [usize; 2] {
     let cols = shape.dims().last().copied().unwrap_or(1);
     [shape.elem_count() / cols.max(1), cols]
 }
 
 /// The end of a kernel's name, and the grid of its variant.
 fn variant([rows, cols]: [usize; 2], dtype: DType) -> Result<(String, Grid)> {
-    let (path, grid) = match cols {
-        0..=256 => ("simd2", grid::row_per_simdgroup(rows, SIMDGROUPS)),
-        257..=SIMD_COLS => ("simd8", grid::row_per_simdgroup(rows, SIMDGROUPS)),
-        _ => ("group", grid::row_per_threadgroup(rows, cols, 4)),
+    let (_, grid) = row_grid([rows, cols]);
+    // A simdgroup holds its row in registers, 256 columns in 2 vectors of each lane.
+    let path = match cols {
+        0..=256 => "simd2",
+        257..=SIMD_COLS => "simd8",
+        _ => "group",
     };
     Ok((format!("{path}_{}", dtype_name(dtype, NAME)?), grid))
 }
 
-/// A mask, and the dims and strides of its rows.
-struct MaskRows<'a> {
-    operand: Operand<'a>,
-    dims: Vec<(usize, usize)>,
-}
-
-impl<'a> MaskRows<'a> {
-    fn new(mask: &'a MetalStorage, l: &Layout, shape: &Shape) -> Result<Self> {
-        let l = l.broadcast_as(shape)?;
-        let (operand, dims) = Operand::rows(mask, &l)?;
-        if dims.len() <= MASK_DIMS {
-            return Ok(Self { operand, dims });
-        }
-        let [rows, cols] = rows_of(shape);
-        Ok(Self {
-            operand: Operand::contiguous(mask, &l)?,
-            dims: vec![(rows, cols)],
-        })
+fn mask_rows<'a>(
+    mask: Option<(&'a MetalStorage, &Layout)>,
+    shape: &Shape,
+) -> Result<Option<RowOperand<'a>>> {
+    match mask {
+        Some((mask, l)) => Ok(Some(RowOperand::new(mask, &l.broadcast_as(shape)?)?)),
+        None => Ok(None),
     }
 }
 
@@ -126,43 +107,42 @@ pub fn forward(op: Softmax, x: &MetalStorage, l: &Layout) -> Result<(MetalStorag
     let (device, dtype) = (x.device(), x.dtype());
     let count = outer * n * inner;
     let out = alloc(device, count, dtype)?;
-    if count > 0 {
-        let operand = Operand::contiguous(x, l)?;
-        if inner == 1 {
-            let kind = if op.log { "log" } else { "plain" };
-            let (variant, grid) = variant([outer, n], dtype)?;
-            let kernel = format!("{NAME}_fwd_{kind}_{variant}");
-            Launch::new(device, &sources::SOFTMAX, &kernel)?
-                .input(&operand)
-                .output(&out)
-                .params(&SoftmaxParams::new(&operand, [outer, n]))
-                .run(grid)?;
-        } else {
-            let log = if op.log { "_log" } else { "" };
-            let kernel = format!("{NAME}_fwd_columns{log}_{}", dtype_name(dtype, NAME)?);
-            Launch::new(device, &sources::SOFTMAX, &kernel)?
-                .input(&operand)
-                .output(&out)
-                .params(&SoftmaxColumnParams {
-                    n: n as u64,
-                    inner: inner as u32,
-                    scale: 1.0,
-                })
-                .run(grid::elementwise_rows(outer, inner, 1))?;
-        }
+    if count > 0 && inner == 1 {
+        let x = RowOperand::new(x, &without_dims_behind(l, op.dim))?;
+        let kind = if op.log { "log" } else { "plain" };
+        let (variant, grid) = variant([outer, n], dtype)?;
+        let kernel = format!("{NAME}_fwd_{kind}_{variant}");
+        Launch::new(device, &sources::SOFTMAX, &kernel)?
+            .input(&x.operand)
+            .output(&out)
+            .params(&SoftmaxParams::new(x.parts(), [outer, n]))
+            .run(grid)?;
+    } else if count > 0 {
+        let log = if op.log { "_log" } else { "" };
+        let kernel = format!("{NAME}_fwd_columns{log}_{}", dtype_name(dtype, NAME)?);
+        Launch::new(device, &sources::SOFTMAX, &kernel)?
+            .input(&Operand::contiguous(x, l)?)
+            .output(&out)
+            .params(&SoftmaxColumnParams {
+                n: n as u64,
+                inner: inner as u32,
+                scale: 1.0,
+            })
+            .run(grid::elementwise_rows(outer, inner, 1))?;
     }
     Ok((finish(out, device, count, dtype), l.shape().clone()))
 }
 
 pub fn forward_inplace(log: bool, x: &MetalStorage, l: &Layout) -> Result<()> {
-    let [rows, cols] = rows_of(l.shape());
+    let size = rows_and_cols(l.shape());
     let target = InPlace::new(x, l)?;
     let kind = if log { "log" } else { "plain" };
-    let (variant, grid) = variant([rows, cols], x.dtype())?;
+    let (variant, grid) = variant(size, x.dtype())?;
     let kernel = format!("{NAME}_inplace_{kind}_{variant}");
+    let rows = (target.operand(), RowStrides::contiguous(size[1]));
     Launch::new(x.device(), &sources::SOFTMAX, &kernel)?
         .inout(target.operand())
-        .params(&SoftmaxParams::new(target.operand(), [rows, cols]))
+        .params(&SoftmaxParams::new(rows, size))
         .run(grid)?;
     target.commit()
 }
@@ -176,17 +156,15 @@ pub fn masked(
     let count = shape.elem_count();
     let out = alloc(device, count, dtype)?;
     if count > 0 {
-        let operand = Operand::contiguous(x, xl)?;
-        let mask = mask
-            .map(|(m, ml)| MaskRows::new(m, ml, shape))
-            .transpose()?;
-        let params = SoftmaxParams::masked(op, &operand, mask.as_ref(), shape);
-        let (variant, grid) = variant(rows_of(shape), dtype)?;
+        let x = RowOperand::new(x, xl)?;
+        let mask = mask_rows(mask, shape)?;
+        let params = SoftmaxParams::masked(op, x.parts(), mask.as_ref(), shape);
+        let (variant, grid) = variant(rows_and_cols(shape), dtype)?;
         match &mask {
             Some(mask) => {
                 let kernel = format!("{NAME}_fwd_biased_{variant}");
                 Launch::new(device, &sources::SOFTMAX, &kernel)?
-                    .input(&operand)
+                    .input(&x.operand)
                     .input(&mask.operand)
                     .output(&out)
                     .params(&params)
@@ -195,7 +173,7 @@ pub fn masked(
             None => {
                 let kernel = format!("{NAME}_fwd_scaled_{variant}");
                 Launch::new(device, &sources::SOFTMAX, &kernel)?
-                    .input(&operand)
+                    .input(&x.operand)
                     .output(&out)
                     .params(&params)
                     .run(grid)?;
@@ -212,11 +190,11 @@ pub fn masked_inplace(
 ) -> Result<()> {
     let (device, shape) = (x.device(), xl.shape());
     let target = InPlace::new(x, xl)?;
-    let mask = mask
-        .map(|(m, ml)| MaskRows::new(m, ml, shape))
-        .transpose()?;
-    let params = SoftmaxParams::masked(op, target.operand(), mask.as_ref(), shape);
-    let (variant, grid) = variant(rows_of(shape), x.dtype())?;
+    let mask = mask_rows(mask, shape)?;
+    let size = rows_and_cols(shape);
+    let rows = (target.operand(), RowStrides::contiguous(size[1]));
+    let params = SoftmaxParams::masked(op, rows, mask.as_ref(), shape);
+    let (variant, grid) = variant(size, x.dtype())?;
     match &mask {
         Some(mask) => {
             let kernel = format!("{NAME}_inplace_biased_{variant}");
@@ -246,41 +224,38 @@ pub fn backward(
     let (device, dtype) = (y.device(), y.dtype());
     let count = outer * n * inner;
     let out = alloc(device, count, dtype)?;
-    if count > 0 {
-        let (ys, gs) = (Operand::contiguous(y, yl)?, Operand::contiguous(g, gl)?);
-        let log = if op.log { "_log" } else { "" };
-        let name = dtype_name(dtype, NAME)?;
-        let kernel = |path: &str| format!("{NAME}_bwd_{path}{log}_{name}");
-        if inner == 1 {
-            let (path, grid) = if n <= SIMD_COLS {
-                ("simd", grid::row_per_simdgroup(outer, SIMDGROUPS))
-            } else {
-                ("group", grid::row_per_threadgroup(outer, n, 4))
-            };
-            Launch::new(device, &sources::SOFTMAX, &kernel(path))?
-                .input(&ys)
-                .input(&gs)
-                .output(&out)
-                .params(&SoftmaxBwdParams {
-                    cols: n as u64,
-                    rows: outer as u32,
-                    scale: op.scale,
-                    aligned: aligned_rows(&[&ys, &gs], [outer, n]),
-                    reserved: 0,
-                })
-                .run(grid)?;
-        } else {
-            Launch::new(device, &sources::SOFTMAX, &kernel("columns"))?
-                .input(&ys)
-                .input(&gs)
-                .output(&out)
-                .params(&SoftmaxColumnParams {
-                    n: n as u64,
-                    inner: inner as u32,
-                    scale: op.scale,
-                })
-                .run(grid::elementwise_rows(outer, inner, 1))?;
-        }
+    let log = if op.log { "_log" } else { "" };
+    let name = dtype_name(dtype, NAME)?;
+    let kernel = |path: &str| format!("{NAME}_bwd_{path}{log}_{name}");
+    if count > 0 && inner == 1 {
+        let y = RowOperand::new(y, &without_dims_behind(yl, op.dim))?;
+        let g = RowOperand::new(g, &without_dims_behind(gl, op.dim))?;
+        let (path, grid) = row_grid([outer, n]);
+        Launch::new(device, &sources::SOFTMAX, &kernel(path))?
+            .input(&y.operand)
+            .input(&g.operand)
+            .output(&out)
+            .params(&SoftmaxBwdParams {
+                cols: n as u64,
+                y: y.strides,
+                g: g.strides,
+                rows: outer as u32,
+                scale: op.scale,
+                aligned: aligned_rows(&[y.parts(), g.parts()], [outer, n]),
+                reserved: 0,
+            })
+            .run(grid)?;
+    } else if count > 0 {
+        Launch::new(device, &sources::SOFTMAX, &kernel("columns"))?
+            .input(&Operand::contiguous(y, yl)?)
+            .input(&Operand::contiguous(g, gl)?)
+            .output(&out)
+            .params(&SoftmaxColumnParams {
+                n: n as u64,
+                inner: inner as u32,
+                scale: op.scale,
+            })
+            .run(grid::elementwise_rows(outer, inner, 1))?;
     }
     Ok((finish(out, device, count, dtype), yl.shape().clone()))
 }
@@ -288,24 +263,16 @@ pub fn backward(
 #[cfg(test)]
 mod tests {
     use super::{SoftmaxBwdParams, SoftmaxColumnParams, SoftmaxParams};
-    use std::mem::{offset_of, size_of};
+    use crate::metal::mirror::assert_mirrors;
 
     #[test]
     fn params_mirror_the_kernels() {
-        assert_eq!(size_of::<SoftmaxParams>(), 104);
-        assert_eq!(offset_of!(SoftmaxParams, mask_strides), 8);
-        assert_eq!(offset_of!(SoftmaxParams, mask_dims), 56);
-        assert_eq!(offset_of!(SoftmaxParams, mask_rank), 80);
-        assert_eq!(offset_of!(SoftmaxParams, rows), 84);
-        assert_eq!(offset_of!(SoftmaxParams, queries), 88);
-        assert_eq!(offset_of!(SoftmaxParams, scale), 92);
-        assert_eq!(offset_of!(SoftmaxParams, aligned), 96);
-        assert_eq!(size_of::<SoftmaxBwdParams>(), 24);
-        assert_eq!(offset_of!(SoftmaxBwdParams, rows), 8);
-        assert_eq!(offset_of!(SoftmaxBwdParams, scale), 12);
-        assert_eq!(offset_of!(SoftmaxBwdParams, aligned), 16);
-        assert_eq!(size_of::<SoftmaxColumnParams>(), 16);
-        assert_eq!(offset_of!(SoftmaxColumnParams, inner), 8);
-        assert_eq!(offset_of!(SoftmaxColumnParams, scale), 12);
+        assert_mirrors!(SoftmaxParams => "softmax" SoftmaxParams {
+            cols, x, mask, rows, queries, scale, aligned
+        });
+        assert_mirrors!(SoftmaxBwdParams => "softmax" SoftmaxBwdParams {
+            cols, y, g, rows, scale, aligned, reserved
+        });
+        assert_mirrors!(SoftmaxColumnParams => "softmax" SoftmaxColumnParams { n, inner, scale });
     }
 }

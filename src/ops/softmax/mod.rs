@@ -11,11 +11,12 @@ mod masked;
 #[cfg(feature = "metal")]
 mod metal;
 
-use crate::{apply, check};
+use crate::check;
+use crate::op::{self, custom_op, ArgMut, Args, Grads, InplaceOp, Op, OpResult, Spec};
 use candle_core::shape::Dim;
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
-use candle_core::{CpuStorage, CustomOp1, CustomOp2, InplaceOp1, Layout, Result, Shape, Tensor, D};
+use candle_core::{CpuStorage, Result, Shape, Tensor, D};
 
 pub use masked::{masked_softmax, masked_softmax_inplace, reference_masked, Mask, MaskedSoftmax};
 
@@ -31,117 +32,147 @@ const NAME: &str = "softmax";
 /// # candle_core::Result::Ok(())
 /// ```
 pub fn softmax(x: &Tensor, dim: impl Dim) -> Result<Tensor> {
-    over(x, dim.to_index(x.shape(), NAME)?, false)
+    apply(NAME, x, dim, false)
 }
 
 /// Softmax over the last dim.
 pub fn softmax_last_dim(x: &Tensor) -> Result<Tensor> {
-    over(x, D::Minus1.to_index(x.shape(), NAME)?, false)
+    apply("softmax_last_dim", x, D::Minus1, false)
 }
 
 /// The logarithm of the softmax over `dim`.
 pub fn log_softmax(x: &Tensor, dim: impl Dim) -> Result<Tensor> {
-    over(x, dim.to_index(x.shape(), NAME)?, true)
+    apply("log_softmax", x, dim, true)
 }
 
-fn over(x: &Tensor, dim: usize, log: bool) -> Result<Tensor> {
-    check::float(NAME, x)?;
-    match (check::served(x), log) {
-        (true, _) => apply::op1(x, Softmax { dim, log }),
-        (false, false) => reference(x, dim),
-        (false, true) => reference_log(x, dim),
-    }
+fn apply(name: &'static str, x: &Tensor, dim: impl Dim, log: bool) -> Result<Tensor> {
+    let dim = dim.to_index(x.shape(), name)?;
+    op::apply(name, Softmax { dim, log }, &[x])
 }
 
 /// `x = softmax(x)` over the last dim in x's own memory, for inference.
 pub fn softmax_last_dim_inplace(x: &Tensor) -> Result<()> {
-    over_inplace(x, false)
+    apply_inplace("softmax_last_dim_inplace", x, false)
 }
 
 /// `x = log_softmax(x)` over the last dim in x's own memory, for inference.
 pub fn log_softmax_last_dim_inplace(x: &Tensor) -> Result<()> {
-    over_inplace(x, true)
+    apply_inplace("log_softmax_last_dim_inplace", x, true)
 }
 
-fn over_inplace(x: &Tensor, log: bool) -> Result<()> {
-    check::float(NAME, x)?;
-    check::untracked(NAME, x)?;
-    let dim = D::Minus1.to_index(x.shape(), NAME)?;
-    apply::inplace1(x, Softmax { dim, log })
+fn apply_inplace(name: &'static str, x: &Tensor, log: bool) -> Result<()> {
+    let dim = D::Minus1.to_index(x.shape(), name)?;
+    op::apply_inplace(name, Softmax { dim, log }, x, &[])
 }
 
 /// [`softmax`] and [`log_softmax`] as a CustomOp; in place over the last dim only.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_fused::ops::Softmax;
+/// let x = Tensor::new(&[[1f32, 1.], [2., 2.]], &Device::Cpu)?;
+/// let y = x.apply_op1(Softmax { dim: 1, log: false })?;
+/// assert_eq!(y.to_vec2::<f32>()?, [[0.5, 0.5], [0.5, 0.5]]);
+/// # candle_core::Result::Ok(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Softmax {
+    /// The dim whose elements add up to 1.
     pub dim: usize,
+    /// Whether the logarithm of the softmax is returned.
     pub log: bool,
 }
 
-impl CustomOp1 for Softmax {
-    fn name(&self) -> &'static str {
-        NAME
+custom_op!(Softmax: CustomOp1, InplaceOp1);
+
+impl Op for Softmax {
+    const NAME: &'static str = NAME;
+    const ARGS: &'static [&'static str] = &["x"];
+
+    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
+        check::same_floats(name, Self::ARGS, args)?;
+        check_dim(name, self.dim, args[0])
     }
-    fn cpu_fwd(&self, x: &CpuStorage, l: &Layout) -> Result<(CpuStorage, Shape)> {
-        cpu::forward(*self, x, l)
+    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+        cpu::forward(*self, args[0].0, args[0].1)
     }
     #[cfg(feature = "metal")]
-    fn metal_fwd(&self, x: &MetalStorage, l: &Layout) -> Result<(MetalStorage, Shape)> {
-        metal::forward(*self, x, l)
+    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+        metal::forward(*self, args[0].0, args[0].1)
     }
-    fn bwd(&self, _: &Tensor, y: &Tensor, grad_out: &Tensor) -> Result<Option<Tensor>> {
+    fn bwd(&self, _: &[&Tensor], y: &Tensor, g: &Tensor) -> Grads {
         let &Softmax { dim, log } = self;
-        let op = SoftmaxBwd {
-            dim,
-            log,
-            scale: 1.0,
-        };
-        apply::op2(y, grad_out, op).map(Some)
+        Ok(vec![Some(grad_x(dim, log, 1.0, y, g)?)])
+    }
+    fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
+        match self.log {
+            false => reference(args[0], self.dim),
+            true => reference_log(args[0], self.dim),
+        }
     }
 }
 
-impl InplaceOp1 for Softmax {
-    fn name(&self) -> &'static str {
-        NAME
+impl InplaceOp for Softmax {
+    fn check_inplace(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
+        self.check(name, args)?;
+        match self.dim + 1 == args[0].rank() {
+            true => Ok(()),
+            false => {
+                let (dim, last) = (self.dim, args[0].rank() - 1);
+                let message = format!("got dim {dim} in place, expected the last one, {last}");
+                Err(check::error(name, message))
+            }
+        }
     }
-    fn cpu_fwd(&self, x: &mut CpuStorage, l: &Layout) -> Result<()> {
+    fn cpu_inplace(&self, (x, l): ArgMut, _: Args<CpuStorage>) -> Result<()> {
         cpu::forward_inplace(self.log, x, l)
     }
     #[cfg(feature = "metal")]
-    fn metal_fwd(&self, x: &mut MetalStorage, l: &Layout) -> Result<()> {
-        metal::forward_inplace(self.log, x, l)
+    fn metal_inplace(&self, args: Args<MetalStorage>) -> Result<()> {
+        metal::forward_inplace(self.log, args[0].0, args[0].1)
     }
 }
 
-/// `(y, g) → dx`, from the output y of the softmax or log_softmax.
+fn check_dim(name: &'static str, dim: usize, x: Spec<'_>) -> Result<()> {
+    match dim < x.rank() {
+        true => Ok(()),
+        false => {
+            let shape = x.shape();
+            let message =
+                format!("got dim {dim} of x with shape {shape:?}, expected one that x has");
+            Err(check::error(name, message))
+        }
+    }
+}
+
+/// The gradient of x, from the output y of the softmax or log_softmax and the gradient of y.
+pub(crate) fn grad_x(dim: usize, log: bool, scale: f32, y: &Tensor, g: &Tensor) -> Result<Tensor> {
+    op::apply("softmax_bwd", SoftmaxBwd { dim, log, scale }, &[y, g])
+}
+
+/// `(y, g) → dx`
 #[derive(Clone, Copy, Debug)]
-pub struct SoftmaxBwd {
-    pub dim: usize,
-    pub log: bool,
-    pub scale: f32,
+struct SoftmaxBwd {
+    dim: usize,
+    log: bool,
+    scale: f32,
 }
 
-impl CustomOp2 for SoftmaxBwd {
-    fn name(&self) -> &'static str {
-        "softmax_bwd"
+impl Op for SoftmaxBwd {
+    const NAME: &'static str = "softmax_bwd";
+    const ARGS: &'static [&'static str] = &["y", "grad_out"];
+
+    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
+        check::same_floats(name, Self::ARGS, args)?;
+        check_dim(name, self.dim, args[0])?;
+        check::same_shape(name, args[0], "grad_out", args[1])
     }
-    fn cpu_fwd(
-        &self,
-        y: &CpuStorage,
-        yl: &Layout,
-        g: &CpuStorage,
-        gl: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        cpu::backward(*self, (y, yl), (g, gl))
+    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+        cpu::backward(*self, args[0], args[1])
     }
     #[cfg(feature = "metal")]
-    fn metal_fwd(
-        &self,
-        y: &MetalStorage,
-        yl: &Layout,
-        g: &MetalStorage,
-        gl: &Layout,
-    ) -> Result<(MetalStorage, Shape)> {
-        metal::backward(*self, (y, yl), (g, gl))
+    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+        metal::backward(*self, args[0], args[1])
     }
 }
 

@@ -4,11 +4,13 @@ use super::super::{signal, values};
 use super::{error, layouts, tolerance, DTYPES};
 use crate::devices::devices;
 use candle_core::{DType, Device, Result, Tensor};
-use candle_fused::ops::bitlinear::{self, bitlinear};
-use candle_fused::ops::mixed_matmul::mixed_matmul;
-use candle_fused::ops::quantize::{quantize, Grid, Per, Quantized, Scheme};
+use candle_fused::ops::bitlinear;
+use candle_fused::ops::mixed_matmul;
+use candle_fused::ops::quantize;
+use candle_fused::quant::{Levels, Quantized, ScaleScope, Scheme};
+use candle_fused::reference::bitlinear::reference;
 
-const GRIDS: [Grid; 2] = [Grid::Ternary, Grid::Sign { centred: true }];
+const GRIDS: [Levels; 2] = [Levels::Ternary, Levels::Sign { centred: true }];
 
 /// The codes as integers, `[rows][cols]`.
 fn integers(q: &Quantized) -> Result<Vec<Vec<i64>>> {
@@ -16,9 +18,9 @@ fn integers(q: &Quantized) -> Result<Vec<Vec<i64>>> {
     let (cols, bits) = (q.shape().dims()[1], q.scheme().bits() as usize);
     let code =
         |row: &[u8], k: usize| (row[k * bits / 8] >> (k * bits % 8)) & (((1u16 << bits) - 1) as u8);
-    let number = |code: u8| match q.scheme().grid {
-        Grid::Ternary => i64::from(code) - 1,
-        Grid::Sign { .. } => 2 * i64::from(code) - 1,
+    let number = |code: u8| match q.scheme().levels {
+        Levels::Ternary => i64::from(code) - 1,
+        Levels::Sign { .. } => 2 * i64::from(code) - 1,
         _ => i64::from(code as i8),
     };
     let of_row = |row: &Vec<u8>| (0..cols).map(|k| number(code(row, k))).collect();
@@ -27,7 +29,7 @@ fn integers(q: &Quantized) -> Result<Vec<Vec<i64>>> {
 
 /// What [`bitlinear`] is but for nothing: integers are summed up without an error, and the sum is scaled.
 fn exact(x: &Tensor, w: &Quantized, bias: Option<&Tensor>) -> Result<Vec<f32>> {
-    let q = quantize(x, Scheme::int8(Per::Row))?;
+    let q = quantize(x, Scheme::int8(ScaleScope::Row))?;
     let (xs, ws) = (integers(&q)?, integers(w)?);
     let (x_scales, w_scales) = (values(q.scales())?, values(w.scales())?);
     let bias = bias.map_or(Ok(vec![0.0; ws.len()]), values)?;
@@ -55,7 +57,7 @@ fn bitlinear_is_exact() -> Result<()> {
                 let x = signal(&[rows, cols], 1, DType::F32, device)?;
                 let w = signal(&[outputs, cols], 2, DType::F32, device)?;
                 for grid in GRIDS {
-                    for per in [Per::Tensor, Per::Row] {
+                    for per in [ScaleScope::Tensor, ScaleScope::Row] {
                         let w = quantize(&w, Scheme::new(grid, per))?;
                         assert_eq!(
                             values(&bitlinear(&x, &w, None)?)?,
@@ -87,7 +89,7 @@ fn bitlinear_is_exact_in_every_dtype() -> Result<()> {
                 let w = signal(&[outputs, cols], 2, DType::F32, device)?;
                 let bias = signal(&[outputs], 3, dtype, device)?;
                 for grid in GRIDS {
-                    let w = quantize(&w, Scheme::new(grid, Per::Row))?;
+                    let w = quantize(&w, Scheme::new(grid, ScaleScope::Row))?;
                     assert_eq!(
                         values(&bitlinear(&x, &w, Some(&bias))?)?,
                         exact(&x, &w, Some(&bias))?,
@@ -106,7 +108,7 @@ fn bitlinear_of_large_sums() -> Result<()> {
     let cols = 132_131;
     for device in devices() {
         let w = Tensor::ones((2, cols), DType::F32, device)?;
-        let w = quantize(&w, Scheme::ternary(Per::Row))?;
+        let w = quantize(&w, Scheme::ternary(ScaleScope::Row))?;
         for rows in [1, 9] {
             let x = Tensor::full(127f32, (rows, cols), device)?;
             let y = values(&bitlinear(&x, &w, None)?)?;
@@ -122,13 +124,39 @@ fn bitlinear_of_large_sums() -> Result<()> {
     Ok(())
 }
 
+/// Rows whose numbers are all below the scheme's eps are rounded in steps of eps / 127, one row and a few (which a GEMV
+/// rounds itself on Metal) and many.
+#[test]
+fn rows_below_eps_have_the_scale_of_eps() -> Result<()> {
+    let (cols, outputs) = (40, 3);
+    let step = Scheme::int8(ScaleScope::Row).eps / 127.0;
+    for device in devices() {
+        let w = Tensor::ones((outputs, cols), DType::F32, device)?;
+        let w = quantize(&w, Scheme::ternary(ScaleScope::Row))?;
+        for rows in [1, 3, 10] {
+            // 51 steps and a bit; all zeros; and one that eps does not touch.
+            let x = |i: usize| [51.2 * step, 0.0, 2.0][i / cols % 3];
+            let x: Vec<f32> = (0..rows * cols).map(x).collect();
+            let x = Tensor::from_vec(x, (rows, cols), device)?;
+            let y = bitlinear(&x, &w, None)?.to_vec2::<f32>()?;
+            for (row, y) in y.into_iter().enumerate() {
+                let want = cols as f32 * [51.0 * step, 0.0, 2.0][row % 3];
+                for y in y {
+                    assert!((y - want).abs() <= 1e-6 * want, "row {row}: {y} {want}");
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
 /// One number spoils its row alone.
 #[test]
 fn bitlinear_of_specials() -> Result<()> {
     for device in devices() {
         for (rows, cols) in [(2, 40), (2, 2100), (10, 40)] {
             let w = signal(&[5, cols], 2, DType::F32, device)?;
-            let w = quantize(&w, Scheme::ternary(Per::Tensor))?;
+            let w = quantize(&w, Scheme::ternary(ScaleScope::Tensor))?;
             for special in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
                 let mut x = values(&signal(&[rows, cols], 1, DType::F32, &Device::Cpu)?)?;
                 x[cols + 33] = special;
@@ -149,7 +177,7 @@ fn bitlinear_of_specials() -> Result<()> {
 fn weights_that_begin_within_a_buffer() -> Result<()> {
     for device in devices() {
         let x = signal(&[1, 24], 1, DType::F32, device)?;
-        for scheme in [Scheme::sign(Per::Row), Scheme::mlx(4, 8)] {
+        for scheme in [Scheme::sign(ScaleScope::Row), Scheme::mlx(4, 8)] {
             let whole = quantize(&signal(&[7, 24], 2, DType::F32, device)?, scheme)?;
             let part = Quantized::new(
                 whole.codes().narrow(0, 1, 5)?,
@@ -181,7 +209,10 @@ fn bitlinear_of_the_founding_documents() -> Result<()> {
             &[[1f32, -1., 1., -1.], [-1., 1., -1., 1.], [1., 1., -1., -1.]],
             device,
         )?;
-        let w = quantize(&w, Scheme::new(Grid::Sign { centred: false }, Per::Tensor))?;
+        let w = quantize(
+            &w,
+            Scheme::new(Levels::Sign { centred: false }, ScaleScope::Tensor),
+        )?;
         assert_eq!(values(w.scales())?, [1.]);
         let x = Tensor::new(&[[1f32, 2., 3., 4.], [0.5, 1.5, 2.5, 3.5]], device)?;
         let bias = Tensor::new(&[0.1f32, 0.2, 0.3], device)?;
@@ -201,13 +232,13 @@ fn bitlinear_of_any_layout_and_dtype() -> Result<()> {
     for device in devices() {
         for dtype in DTYPES {
             let w = signal(&[6, 20], 5, DType::F32, device)?;
-            let w = quantize(&w, Scheme::ternary(Per::Row))?;
+            let w = quantize(&w, Scheme::ternary(ScaleScope::Row))?;
             let bias = signal(&[6], 6, dtype, device)?;
             for x in layouts(dtype, device, 20)? {
                 for bias in [None, Some(&bias)] {
                     let got = bitlinear(&x, &w, bias)?;
                     assert_eq!(got.dtype(), dtype);
-                    let want = bitlinear::reference(
+                    let want = reference(
                         &x.to_device(&Device::Cpu)?,
                         &w.to_device(&Device::Cpu)?,
                         bias.map(|b| b.to_device(&Device::Cpu))

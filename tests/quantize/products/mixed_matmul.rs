@@ -1,11 +1,12 @@
 //! Floats by codes, against f64.
 
 use super::super::{schemes, signal, values};
-use super::{error, layouts, tolerance, wide, DTYPES};
+use super::{error, grad_x, layouts, tolerance, wide, DTYPES};
 use crate::devices::devices;
 use candle_core::{DType, Device, Result, Tensor};
-use candle_fused::ops::mixed_matmul::{mixed_matmul, MixedMatmulT};
-use candle_fused::ops::quantize::{quantize, Packing, Per, Quantized, Scheme};
+use candle_fused::ops::mixed_matmul;
+use candle_fused::ops::quantize;
+use candle_fused::quant::{Packing, Quantized, ScaleScope, Scheme};
 
 /// What is the exact product of x and the values of the codes.
 fn mixed_reference(x: &Tensor, w: &Quantized, bias: Option<&Tensor>) -> Result<Tensor> {
@@ -38,13 +39,13 @@ fn mixed_matmul_of_every_scheme() -> Result<()> {
         };
         for &(rows, outputs, cols) in sizes {
             for per in [
-                Per::Tensor,
-                Per::Row,
-                Per::Group(32),
-                Per::Group(20),
-                Per::Group(cols),
+                ScaleScope::Tensor,
+                ScaleScope::Row,
+                ScaleScope::Group(32),
+                ScaleScope::Group(20),
+                ScaleScope::Group(cols),
             ] {
-                if let Per::Group(group) = per {
+                if let ScaleScope::Group(group) = per {
                     if cols % group != 0 {
                         continue;
                     }
@@ -64,7 +65,7 @@ fn mixed_matmul_of_every_scheme() -> Result<()> {
                             "{error} {rows}x{outputs}x{cols} {dtype:?} {scheme:?}"
                         );
                         let g = signal(&[rows, outputs], 9, dtype, device)?;
-                        let got = g.apply_op1_no_bwd(&MixedMatmulT(w.clone()))?;
+                        let got = grad_x(&w, &g, cols)?;
                         let want = wide(&g)?.matmul(&wide(&w.dequantize(DType::F32)?)?)?;
                         assert!(
                             self::error(&got, &want)? <= most,
@@ -86,11 +87,11 @@ fn mixed_matmul_of_long_rows() -> Result<()> {
             let x = signal(&[rows, cols], 7, DType::F32, device)?;
             let w = signal(&[3, cols], 8, DType::F32, device)?;
             for scheme in [
-                Scheme::ternary(Per::Group(group)).with_packing(Packing::Base3),
-                Scheme::ternary(Per::Group(group)),
-                Scheme::sign(Per::Row),
+                Scheme::ternary(ScaleScope::Group(group)).with_packing(Packing::Base3),
+                Scheme::ternary(ScaleScope::Group(group)),
+                Scheme::sign(ScaleScope::Row),
                 Scheme::mlx(4, group),
-                Scheme::uint8(Per::Group(group)),
+                Scheme::uint8(ScaleScope::Group(group)),
             ] {
                 let w = quantize(&w, scheme)?;
                 let error = error(
@@ -164,9 +165,9 @@ fn mixed_matmul_of_outliers() -> Result<()> {
                 (60000., 5),
             ] {
                 for scheme in [
-                    Scheme::ternary(Per::Row),
-                    Scheme::int8(Per::Row),
-                    Scheme::uint8(Per::Row),
+                    Scheme::ternary(ScaleScope::Row),
+                    Scheme::int8(ScaleScope::Row),
+                    Scheme::uint8(ScaleScope::Row),
                     Scheme::mlx(4, 64),
                     Scheme::mlx(2, 32),
                 ] {
@@ -207,7 +208,7 @@ fn mixed_matmul_of_sizes_and_orders() -> Result<()> {
     for device in devices() {
         let most = if device.is_cpu() { sizes.len() } else { 7 };
         for &cols in &sizes[..most] {
-            for scheme in schemes(Per::Row) {
+            for scheme in schemes(ScaleScope::Row) {
                 let w = quantize(&signal(&[3, cols], 2, DType::F32, device)?, scheme)?;
                 for order in [1f64, 1e-33, 1e30, 1e35] {
                     let x = signal(&[2, cols], 1, DType::F32, device)?;
@@ -259,7 +260,7 @@ fn mixed_matmul_of_every_group() -> Result<()> {
                 let cols = group * count;
                 let w = signal(&[5, cols], 2, DType::F32, device)?;
                 let x = signal(&[3, cols], 1, DType::F32, device)?;
-                for scheme in schemes(Per::Group(group)) {
+                for scheme in schemes(ScaleScope::Group(group)) {
                     let w = quantize(&w, scheme)?;
                     for x in [x.clone(), x.narrow(0, 1, 1)?.abs()?] {
                         let got = mixed_matmul(&x, &w, None)?;

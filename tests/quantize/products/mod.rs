@@ -6,9 +6,12 @@ mod mixed_matmul;
 use super::{signal, values};
 use crate::devices::devices;
 use candle_core::{DType, Device, Result, Tensor, Var};
-use candle_fused::ops::bitlinear::{bitlinear, BitLinear};
-use candle_fused::ops::mixed_matmul::{mixed_matmul, reference, MixedMatmul, MixedMatmulT};
-use candle_fused::ops::quantize::{quantize, Grid, Packing, Per, Quantized, Scheme};
+use candle_fused::ops::bitlinear;
+use candle_fused::ops::mixed_matmul;
+use candle_fused::ops::quantize;
+use candle_fused::ops::{activation_inplace, Act, BitLinear, MixedMatmul};
+use candle_fused::quant::{Levels, Packing, Quantized, ScaleScope, Scheme};
+use candle_fused::reference::mixed_matmul::reference;
 
 const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
@@ -32,6 +35,15 @@ fn error(got: &Tensor, want: &Tensor) -> Result<f64> {
     assert_eq!(got.dims(), want.dims());
     let norm = |t: &Tensor| t.sqr()?.sum_all()?.to_scalar::<f64>();
     Ok((norm(&(&got - &want)?)? / norm(&want)?.max(1e-30)).sqrt())
+}
+
+/// `g·W`: the gradient of x `[rows, cols]`.
+fn grad_x(w: &Quantized, g: &Tensor, cols: usize) -> Result<Tensor> {
+    let x = Tensor::zeros((g.dim(0)?, cols), g.dtype(), g.device())?;
+    let x = Var::from_tensor(&x)?.into_inner();
+    let y = x.apply_op1(MixedMatmul { weight: w.clone() })?;
+    let grads = (y * g)?.backward()?;
+    Ok(grads.get(&x).expect("a gradient").clone())
 }
 
 fn layouts(dtype: DType, device: &Device, cols: usize) -> Result<Vec<Tensor>> {
@@ -62,13 +74,13 @@ fn gradients() -> Result<()> {
             let g = signal(&[2, 5, 9], 3, dtype, device)?;
             let weight = signal(&[9, 64], 4, DType::F32, device)?;
             for scheme in [
-                Scheme::ternary(Per::Tensor),
-                Scheme::sign(Per::Row),
+                Scheme::ternary(ScaleScope::Tensor),
+                Scheme::sign(ScaleScope::Row),
                 Scheme::mlx(4, 32),
             ] {
                 let w = quantize(&weight, scheme)?;
-                let ys = match scheme.grid {
-                    Grid::Affine { .. } => vec![mixed_matmul(&x, &w, Some(&bias))?],
+                let ys = match scheme.levels {
+                    Levels::Affine { .. } => vec![mixed_matmul(&x, &w, Some(&bias))?],
                     _ => vec![
                         mixed_matmul(&x, &w, Some(&bias))?,
                         bitlinear(&x, &w, Some(&bias))?,
@@ -106,7 +118,7 @@ fn gradients_of_scales() -> Result<()> {
         let x = signal(&[3, 32], 1, DType::F32, device)?;
         let w = quantize(
             &signal(&[4, 32], 2, DType::F32, device)?,
-            Scheme::ternary(Per::Row),
+            Scheme::ternary(ScaleScope::Row),
         )?;
         let scales = Var::from_tensor(w.scales())?.into_inner();
         let w = Quantized::new(
@@ -137,30 +149,30 @@ fn of_nothing() -> Result<()> {
     for device in devices() {
         let w = quantize(
             &signal(&[4, 32], 2, DType::F32, device)?,
-            Scheme::ternary(Per::Row),
+            Scheme::ternary(ScaleScope::Row),
         )?;
         let x = Tensor::zeros((0, 32), DType::F16, device)?;
         assert_eq!(bitlinear(&x, &w, None)?.dims(), [0, 4]);
         assert_eq!(mixed_matmul(&x, &w, None)?.dims(), [0, 4]);
     }
-    // Whoever applies the ops themselves, and sums of nothing.
+    // The CustomOps too, and sums over no columns.
     let device = &Device::Cpu;
     let w = Tensor::zeros((3, 0), DType::F32, device)?;
-    let w = quantize(&w, Scheme::ternary(Per::Row))?;
+    let w = quantize(&w, Scheme::ternary(ScaleScope::Row))?;
     let x = Tensor::zeros((2, 0), DType::F32, device)?;
     let bias = Tensor::new(&[1f32, 2., 3.], device)?;
     for y in [
-        x.apply_op2_no_bwd(&bias, &BitLinear(w.clone()))?,
-        x.apply_op2_no_bwd(&bias, &MixedMatmul(w.clone()))?,
+        x.apply_op2_no_bwd(&bias, &BitLinear { weight: w.clone() })?,
+        x.apply_op2_no_bwd(&bias, &MixedMatmul { weight: w.clone() })?,
         bitlinear(&x, &w, Some(&bias))?,
         mixed_matmul(&x, &w, Some(&bias))?,
     ] {
         assert_eq!(y.to_vec2::<f32>()?, [[1., 2., 3.]; 2]);
     }
-    let y = x.apply_op1_no_bwd(&MixedMatmul(w.clone()))?;
+    let y = x.apply_op1_no_bwd(&MixedMatmul { weight: w.clone() })?;
     assert_eq!(y.to_vec2::<f32>()?, [[0.; 3]; 2]);
     let g = Tensor::zeros((2, 3), DType::F32, device)?;
-    assert_eq!(g.apply_op1_no_bwd(&MixedMatmulT(w.clone()))?.dims(), [2, 0]);
+    assert_eq!(grad_x(&w, &g, 0)?.dims(), [2, 0]);
     let x = Tensor::zeros((0, 32), DType::F64, device)?;
     let w = quantize(
         &signal(&[4, 32], 2, DType::F32, device)?,
@@ -170,60 +182,133 @@ fn of_nothing() -> Result<()> {
     Ok(())
 }
 
+/// x shares its memory with the weight's scales while another thread waits to write there: an op that locked the storage for
+/// reading twice would wait for that thread, and that thread for it.
+#[test]
+fn a_storage_is_read_twice_while_another_thread_writes() -> Result<()> {
+    let device = &Device::Cpu;
+    let w = signal(&[32, 32], 2, DType::F32, device)?;
+    let w = quantize(&w, Scheme::ternary(ScaleScope::Row))?;
+    let x = w.scales().flatten_all()?;
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let relaxed = std::sync::atomic::Ordering::Relaxed;
+    std::thread::scope(|scope| {
+        // Scales are positive, so that this changes nothing.
+        let writer = scope.spawn(|| -> Result<()> {
+            while !done.load(relaxed) {
+                activation_inplace(&x, Act::Relu)?;
+            }
+            Ok(())
+        });
+        let products = (0..2000).try_for_each(|_| -> Result<()> {
+            mixed_matmul(&x, &w, None)?;
+            bitlinear(&x, &w, None)?;
+            Ok(())
+        });
+        done.store(true, relaxed);
+        writer.join().expect("no panic")?;
+        products
+    })
+}
+
 #[test]
 fn refusals() -> Result<()> {
     let device = &Device::Cpu;
     let weight = signal(&[4, 32], 2, DType::F32, device)?;
     let x = signal(&[3, 32], 1, DType::F32, device)?;
-    let ternary = quantize(&weight, Scheme::ternary(Per::Row))?;
+    let ternary = quantize(&weight, Scheme::ternary(ScaleScope::Row))?;
     let short = x.narrow(1, 0, 31)?;
     let bias = Tensor::zeros(5, DType::F32, device)?;
     let half = Tensor::zeros(4, DType::F16, device)?;
     let base3 = quantize(
         &weight,
-        Scheme::ternary(Per::Row).with_packing(Packing::Base3),
+        Scheme::ternary(ScaleScope::Row).with_packing(Packing::Base3),
     )?;
     let mlx = quantize(&weight, Scheme::mlx(4, 32))?;
-    let column = quantize(&weight, Scheme::int8(Per::Column))?;
+    let column = quantize(&weight, Scheme::int8(ScaleScope::Column))?;
     let integers = Tensor::zeros((1, 32), DType::U8, device)?;
     for (result, wanted) in [
         (
             bitlinear(&short, &ternary, None),
-            "bitlinear: weight has shape [4, 32], x's last dim is Some(31)",
+            "bitlinear: got x of shape [3, 31] and a weight of shape [4, 32]",
         ),
         (
             mixed_matmul(&short, &mlx, None),
-            "mixed_matmul: weight has shape [4, 32]",
+            "mixed_matmul: got x of shape [3, 31] and a weight of shape [4, 32]",
         ),
         (
             bitlinear(&x, &ternary, Some(&bias)),
-            "bitlinear: bias has shape [5], [4] accepted",
+            "bitlinear: got bias of shape [5], expected [4]",
         ),
         (
             bitlinear(&x, &ternary, Some(&half)),
-            "bitlinear: bias has dtype F16",
+            "bitlinear: got bias of dtype F16",
         ),
         (bitlinear(&x, &base3, None), "Base3"),
         (bitlinear(&x, &mlx, None), "Affine"),
         (mixed_matmul(&x, &column, None), "Column"),
-        (bitlinear(&integers, &ternary, None), "bitlinear: dtype U8"),
+        (
+            bitlinear(&integers, &ternary, None),
+            "bitlinear: got dtype U8",
+        ),
         (
             mixed_matmul(&integers, &mlx, None),
-            "mixed_matmul: dtype U8",
+            "mixed_matmul: got dtype U8",
         ),
         (
-            short.apply_op1_no_bwd(&BitLinear(ternary.clone())),
-            "bitlinear: weight",
+            short.apply_op1_no_bwd(&BitLinear {
+                weight: ternary.clone(),
+            }),
+            "bitlinear: got x of shape",
         ),
         (
-            x.apply_op1_no_bwd(&BitLinear(mlx.clone())),
-            "bitlinear: a weight",
+            x.apply_op1_no_bwd(&BitLinear {
+                weight: mlx.clone(),
+            }),
+            "bitlinear: got a weight of Affine",
         ),
         (
-            short.apply_op1_no_bwd(&MixedMatmul(mlx.clone())),
-            "mixed_matmul: weight",
+            short.apply_op1_no_bwd(&MixedMatmul {
+                weight: mlx.clone(),
+            }),
+            "mixed_matmul: got x of shape",
         ),
-        (x.apply_op1_no_bwd(&MixedMatmulT(mlx.clone())), "[.., out]"),
+        (
+            Tensor::new(1f32, device)?.apply_op1_no_bwd(&MixedMatmul {
+                weight: mlx.clone(),
+            }),
+            "mixed_matmul: got x of shape []",
+        ),
+        (
+            integers.apply_op1_no_bwd(&MixedMatmul {
+                weight: mlx.clone(),
+            }),
+            "mixed_matmul: got dtype U8",
+        ),
+        (
+            x.apply_op2_no_bwd(
+                &bias,
+                &BitLinear {
+                    weight: ternary.clone(),
+                },
+            ),
+            "bitlinear: got bias of shape [5]",
+        ),
+        (
+            x.apply_op2_no_bwd(
+                &half,
+                &MixedMatmul {
+                    weight: ternary.clone(),
+                },
+            ),
+            "mixed_matmul: got bias of dtype F16",
+        ),
+        (
+            x.apply_op1_no_bwd(&MixedMatmul {
+                weight: column.clone(),
+            }),
+            "mixed_matmul: got a weight with scales per Column",
+        ),
     ] {
         let error = result.unwrap_err().to_string();
         assert!(error.contains(wanted), "{error} should say {wanted}");

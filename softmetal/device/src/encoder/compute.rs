@@ -129,7 +129,11 @@ impl ComputeEncoder {
             return;
         };
         let lengths = state.threadgroup_lengths.iter().copied().enumerate();
+        let buffers = state.arguments.iter().filter_map(Argument::buffer);
         let dispatch = Dispatch {
+            used: buffers
+                .filter_map(|buffer| Some((buffer.id(), buffer.used()?)))
+                .collect(),
             arguments: state.arguments.clone(),
             threadgroup_lengths: lengths
                 .filter(|(_, length)| *length > 0)

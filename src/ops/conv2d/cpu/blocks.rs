@@ -1,46 +1,61 @@
-//! How the outputs of an image are cut into blocks.
+//! How the outputs of an image are cut into blocks, each of which is one thread's work at a time.
+//!
+//! ```text
+//!      outputs                            input of one block
+//!     ┌────────┬────────┐                ┌─────────────┐
+//!     │ block  │        │                │ rows        │   height + halo rows and
+//!     │ height │        │                │         ┌╌╌╌│   width + halo columns of
+//!     │ ×width │        │                │         ┊   │   each phase: see polyphase.rs
+//!     ├────────┼────────┤                │╌╌╌╌╌╌╌╌╌┘   │
+//!     │        │        │                │      halo   │
+//!     └────────┴────────┘                └─────────────┘
+//! ```
 
-use super::lattice::Lattice;
+use super::polyphase::PolyphaseLayout;
 use crate::cpu::simd::MAX_LANES;
 
-/// Positions in rows and columns, cut into blocks of like sizes, and the part of the image that a block sees.
+/// A grid of positions (outputs, or tiles of them), cut into blocks of equal size but for the last ones.
 pub struct Blocks {
+    /// Positions of a block in rows and columns.
     pub size: [usize; 2],
+    /// Blocks of an image in rows and columns.
     pub count: [usize; 2],
-    pub lattice: Lattice,
+    /// How the input of a block is packed.
+    pub input: PolyphaseLayout,
 }
 
 impl Blocks {
-    /// Blocks that fit, or of a row of `few` positions if none do.
+    /// The largest blocks that `fits` accepts; or rows of `min_width` positions if it accepts none of that width. `halo` is
+    /// how many more rows and columns of each phase a block reads than it has positions.
     pub fn new(
         grid: [usize; 2],
-        phases: [usize; 2],
-        reach: [usize; 2],
-        few: usize,
+        stride: [usize; 2],
+        halo: [usize; 2],
+        min_width: usize,
         fits: impl Fn([usize; 2]) -> bool,
     ) -> Self {
         let [rows, cols] = grid;
-        // Parts of rows end where vectors do.
-        let width = cut(cols, |len| len <= few || fits([1, len]));
+        // A row is cut at whole vectors.
+        let width = equal_parts(cols, |len| len <= min_width || fits([1, len]));
         let width = width.next_multiple_of(MAX_LANES).min(cols.max(1));
-        let height = cut(rows, |len| fits([len, width]));
-        let mut pitch = width + reach[1];
+        let height = equal_parts(rows, |len| fits([len, width]));
+        let mut pitch = width + halo[1];
         if height == 1 {
-            // Vectors that don't straddle cache lines are worth a third of the time of a kernel of one element.
+            // Vectors that don't straddle cache lines save a third of the time of a 1×1 kernel.
             pitch = pitch.next_multiple_of(MAX_LANES);
         }
         Blocks {
             size: [height, width],
             count: [rows.div_ceil(height), cols.div_ceil(width)],
-            lattice: Lattice {
-                phases,
-                rows: height + reach[0],
+            input: PolyphaseLayout {
+                stride,
+                rows: height + halo[0],
                 cols: pitch,
             },
         }
     }
 
-    /// Of the n-th block over all images: the image, and its first position.
+    /// The image of the n-th block over all images, and the block's first position.
     pub fn first(&self, n: usize) -> (usize, [usize; 2]) {
         let [down, across] = self.count;
         let (image, block) = (n / (down * across), n % (down * across));
@@ -49,8 +64,8 @@ impl Blocks {
     }
 }
 
-/// The length of equal parts of `n` that fit, 1 at least. What fits, fits if it is shorter too.
-fn cut(n: usize, fits: impl Fn(usize) -> bool) -> usize {
+/// The length, 1 at least, of the fewest equal parts of `n` that fit. If a length fits, so does every shorter one.
+fn equal_parts(n: usize, fits: impl Fn(usize) -> bool) -> usize {
     let (mut most, mut more) = (1, n + 1);
     while more - most > 1 {
         let len = most + (more - most) / 2;
@@ -75,7 +90,7 @@ mod tests {
         assert_eq!(blocks([14, 14], 1000), ([14, 14], [1, 1]));
         assert_eq!(blocks([14, 14], 100), ([7, 14], [2, 1]));
         assert_eq!(blocks([14, 40], 20), ([1, 32], [14, 2]));
-        // Never less than the few.
+        // Never narrower than the least width.
         assert_eq!(blocks([3, 32], 1), ([1, 16], [3, 2]));
         assert_eq!(blocks([1, 1], 0), ([1, 1], [1, 1]));
         assert_eq!(blocks([0, 5], 10), ([1, 5], [0, 1]));

@@ -1,27 +1,29 @@
-//! Launches of kernels/conv2d.metal and kernels/conv2d_gemm.metal. Arguments are read where they lie.
+//! Launches of kernels/conv2d.metal and kernels/conv2d_gemm.metal, which read arguments of any strides.
 
 mod mps;
 mod params;
 
 use super::algo::Tile;
+use super::shape::Conv2dShape;
 use super::transposed::NAME as TRANSPOSED;
-use super::weight_grad::NAME as WEIGHT_GRAD;
-use super::{check_bias, Conv2d, ConvAlgo, ConvTranspose2d, Geometry, WeightGrad, NAME};
-use crate::check;
+use super::{Conv2d, ConvAlgo, WeightGrad, NAME};
+use crate::act::Act;
 use crate::metal::grid::{self, Grid};
 use crate::metal::sources::{Source, CONV2D, CONV2D_GEMM};
 use crate::metal::{alloc, dtype_name, finish, Launch, Operand};
+use crate::op::{self, Op};
 use candle_core::backend::BackendStorage;
-use candle_core::{DType, Layout, MetalDevice, MetalStorage, Result, Shape};
+use candle_core::{DType, MetalDevice, MetalStorage, Result, Shape};
 use candle_metal_kernels::metal::Buffer;
 use params::Params;
 
-pub type Arg<'a> = (&'a MetalStorage, &'a Layout);
+type Arg<'a> = op::Arg<'a, MetalStorage>;
 
-/// Columns of a tile of a product. It has as many rows, or twice as many where there are more.
+/// Columns of a threadgroup's tile of a product. It has as many rows, or twice as many if the product has more rows.
 const SIDE: usize = 32;
-/// Outputs of a thread of the depthwise kernel, and weights of a threadgroup of its gradient.
+/// Neighbouring outputs that a thread of the depthwise kernel computes.
 const NEIGHBOURS: usize = 4;
+/// Weights that a threadgroup of the depthwise gradient computes, each by a simdgroup.
 const SIMDGROUPS: usize = 8;
 
 struct Kernel {
@@ -36,7 +38,7 @@ impl Kernel {
         Ok(Kernel { source, name, grid })
     }
 
-    /// A product of so many rows and columns, so many times.
+    /// `times` products of `rows` by `cols`.
     fn gemm(
         variant: [&str; 2],
         dtype: DType,
@@ -76,51 +78,45 @@ impl Kernel {
     }
 }
 
-pub fn forward(conv: &Conv2d, x: Arg, w: Arg, bias: Option<Arg>) -> Result<(MetalStorage, Shape)> {
-    let g = Geometry::new(NAME, x.1, w.1, conv.window)?;
+/// y of x, w and perhaps a bias, which have the dims of the shape: `Op::check` has compared them.
+pub fn forward(conv: &Conv2d, g: &Conv2dShape, args: &[Arg]) -> Result<(MetalStorage, Shape)> {
+    let (x, w, bias) = (args[0], args[1], args.get(2));
     let (device, dtype) = (x.0.device(), x.0.dtype());
-    let others = [
-        ("weight", Some(w.0.dtype())),
-        ("bias", bias.map(|(b, _)| b.dtype())),
-    ];
-    check::same_dtypes(NAME, dtype, &others)?;
-    let bias_layout = bias.map(|(_, l)| l);
-    check_bias(NAME, g.groups * g.c_out, bias_layout)?;
-    let algo = conv.algo.on_metal(&g, dtype)?;
+    let algo = conv.algo.on_metal(NAME, g, dtype)?;
     let count = g.y_shape().elem_count();
     let out = alloc(device, count, dtype)?;
     if count > 0 {
-        let params = Params::new(NAME, &g)?.x(x.1).w(w.1);
-        let params = params.finish(bias_layout, conv.act);
+        let params = Params::new(NAME, g)?.x(x.1).w(w.1);
+        let params = params.finish(bias.map(|b| b.1), conv.act);
         let bias = bias.map(|(b, l)| Operand::strided(b, l));
         let (image, weight) = (Operand::strided(x.0, x.1), Operand::strided(w.0, w.1));
         let (kernel, inputs) = match algo {
             ConvAlgo::Mps => {
-                mps::forward(&g, params, x, w, bias.as_ref(), &out)?;
+                mps::forward(g, params, x, w, bias.as_ref(), &out)?;
                 return Ok((finish(out, device, count, dtype), g.y_shape()));
             }
-            ConvAlgo::ImplicitGemm => (gemm(&g, dtype)?, [&weight, &image]),
-            ConvAlgo::Tiled => (tiled(&g, dtype)?, [&image, &weight]),
-            _ => (direct(&g, dtype)?, [&image, &weight]),
+            ConvAlgo::ImplicitGemm => (gemm(g, dtype)?, [&weight, &image]),
+            ConvAlgo::Tiled => (tiled(g, dtype)?, [&image, &weight]),
+            _ => (direct(g, dtype)?, [&image, &weight]),
         };
         kernel.run(device, inputs, bias.as_ref(), &out, &params)?;
     }
     Ok((finish(out, device, count, dtype), g.y_shape()))
 }
 
-fn gemm(g: &Geometry, dtype: DType) -> Result<Kernel> {
+fn gemm(g: &Conv2dShape, dtype: DType) -> Result<Kernel> {
     let pixels = g.output[0] * g.output[1];
     Kernel::gemm(["fwd", ""], dtype, g.c_out, pixels, g.batch * g.groups)
 }
 
-fn tiled(g: &Geometry, dtype: DType) -> Result<Kernel> {
+fn tiled(g: &Conv2dShape, dtype: DType) -> Result<Kernel> {
     let [rows, cols] = [0, 1].map(|i| g.output[i].div_ceil(Tile::OUTPUTS[i]));
     let channels = g.groups * g.c_out.div_ceil(Tile::CHANNELS);
     let grid = grid::blocks(channels, rows * cols, [1, 1]).times(g.batch);
     Kernel::new(&CONV2D, "fwd_tiled", dtype, grid)
 }
 
-fn direct(g: &Geometry, dtype: DType) -> Result<Kernel> {
+fn direct(g: &Conv2dShape, dtype: DType) -> Result<Kernel> {
     let [rows, cols] = g.output;
     let (variant, threads) = match g.c_in {
         1 => ("fwd_depthwise", rows * cols.div_ceil(NEIGHBOURS)),
@@ -130,63 +126,51 @@ fn direct(g: &Geometry, dtype: DType) -> Result<Kernel> {
     Kernel::new(&CONV2D, variant, dtype, grid)
 }
 
-pub fn transposed(
-    conv: &ConvTranspose2d,
-    y: Arg,
-    w: Arg,
-    bias: Option<Arg>,
-) -> Result<(MetalStorage, Shape)> {
-    let g = conv.geometry;
+/// The transposed convolution: the shape's x, of its y, w and perhaps a bias, whose dims `Op::check` has compared.
+pub fn transposed(act: Act, g: &Conv2dShape, args: &[Arg]) -> Result<(MetalStorage, Shape)> {
+    let (y, w, bias) = (args[0], args[1], args.get(2));
     let (device, dtype) = (y.0.device(), y.0.dtype());
-    let others = [
-        ("weight", Some(w.0.dtype())),
-        ("bias", bias.map(|(b, _)| b.dtype())),
-    ];
-    check::same_dtypes(TRANSPOSED, dtype, &others)?;
-    let bias_layout = bias.map(|(_, l)| l);
-    conv.check(y.1, w.1, bias_layout)?;
     let count = g.x_shape().elem_count();
     let out = alloc(device, count, dtype)?;
     if count > 0 {
-        let params = Params::new(TRANSPOSED, &g)?.y(y.1).w(w.1);
-        let params = params.finish(bias_layout, conv.act);
+        let params = Params::new(TRANSPOSED, g)?.y(y.1).w(w.1);
+        let params = params.finish(bias.map(|b| b.1), act);
         let (y, w) = (Operand::strided(y.0, y.1), Operand::strided(w.0, w.1));
         let bias = bias.map(|(b, l)| Operand::strided(b, l));
-        let (kernel, inputs) = match ConvAlgo::transposed_on_metal(&g) {
-            ConvAlgo::Direct => (direct_transposed(&g, dtype)?, [&y, &w]),
-            _ => (gemm_transposed(&g, dtype)?, [&w, &y]),
+        let (kernel, inputs) = match ConvAlgo::transposed_on_metal(g) {
+            ConvAlgo::Direct => (direct_transposed(g, dtype)?, [&y, &w]),
+            _ => (gemm_transposed(g, dtype)?, [&w, &y]),
         };
         kernel.run(device, inputs, bias.as_ref(), &out, &params)?;
     }
     Ok((finish(out, device, count, dtype), g.x_shape()))
 }
 
-fn direct_transposed(g: &Geometry, dtype: DType) -> Result<Kernel> {
+fn direct_transposed(g: &Conv2dShape, dtype: DType) -> Result<Kernel> {
     let pixels = g.input[0] * g.input[1];
     let grid = grid::elementwise_rows(g.groups * g.c_in, pixels, 1).times(g.batch);
     Kernel::new(&CONV2D, "bwd_x_direct", dtype, grid)
 }
 
-/// One product for each phase of the stride, which none of the others shares a pixel with.
-fn gemm_transposed(g: &Geometry, dtype: DType) -> Result<Kernel> {
+/// One product for each phase of the stride: phases have different pixels.
+fn gemm_transposed(g: &Conv2dShape, dtype: DType) -> Result<Kernel> {
     let [rows, cols] = [0, 1].map(|i| g.input[i].div_ceil(g.stride[i]));
     let times = g.batch * g.groups * g.stride[0] * g.stride[1];
     Kernel::gemm(["bwd_x", ""], dtype, g.c_in, rows * cols, times)
 }
 
-pub fn weight_grad(grad: &WeightGrad, x: Arg, y: Arg) -> Result<(MetalStorage, Shape)> {
-    grad.check(x.1, y.1)?;
-    let g = grad.0;
+/// The gradient of w, of x and the gradient of y, which have the dims of the shape: `Op::check` has compared them.
+pub fn weight_grad(g: &Conv2dShape, args: &[Arg]) -> Result<(MetalStorage, Shape)> {
+    let (x, y) = (args[0], args[1]);
     let (device, dtype) = (x.0.device(), x.0.dtype());
-    check::same_dtype(WEIGHT_GRAD, dtype, "grad_out", y.0.dtype())?;
     let count = g.w_shape().elem_count();
     let out = alloc(device, count, dtype)?;
     if count > 0 {
-        let params = Params::new(WEIGHT_GRAD, &g)?.x(x.1).y(y.1);
+        let params = Params::new(WeightGrad::NAME, g)?.x(x.1).y(y.1);
         let (x, y) = (Operand::strided(x.0, x.1), Operand::strided(y.0, y.1));
         match g.is_depthwise() {
-            true => depthwise_weight_grad(device, &g, [&x, &y], &out, &params)?,
-            false => gemm_weight_grad(device, &g, [&y, &x], &out, params)?,
+            true => depthwise_weight_grad(device, g, [&x, &y], &out, &params)?,
+            false => gemm_weight_grad(device, g, [&y, &x], &out, params)?,
         }
     }
     Ok((finish(out, device, count, dtype), g.w_shape()))
@@ -194,7 +178,7 @@ pub fn weight_grad(grad: &WeightGrad, x: Arg, y: Arg) -> Result<(MetalStorage, S
 
 fn depthwise_weight_grad(
     device: &MetalDevice,
-    g: &Geometry,
+    g: &Conv2dShape,
     [x, y]: [&Operand; 2],
     out: &Buffer,
     params: &Params,
@@ -211,10 +195,11 @@ fn depthwise_weight_grad(
         .run(grid)
 }
 
-/// The sum over images and pixels is long, and the product small: it is cut where that leaves threadgroups idle.
+/// The product is small and its sums, over images and pixels, are long. If it has too few tiles for all threadgroups, the sums
+/// are cut into parts, which a second kernel adds.
 fn gemm_weight_grad(
     device: &MetalDevice,
-    g: &Geometry,
+    g: &Conv2dShape,
     inputs: [&Operand; 2],
     out: &Buffer,
     params: Params,

@@ -1,19 +1,19 @@
-//! A convolution by Apple's matrix product: parts of the unfolded image, one after the other in one visit. Launches of
+//! A convolution by im2col and Apple's matrix product, a part of the columns at a time. Launches of
 //! kernels/conv2d_mps.metal.
 
 use super::params::Params;
-use super::{Arg, Geometry, NAME};
-use crate::metal::mps::{visit, Matrix, Multiplication};
+use super::{Arg, Conv2dShape, NAME};
+use crate::metal::mps::{session, Matrix, Multiplication};
 use crate::metal::sources::CONV2D_MPS;
 use crate::metal::{alloc, dtype_name, grid, Launch, Operand};
 use candle_core::backend::BackendStorage;
 use candle_core::{DType, Result};
 use candle_metal_kernels::metal::Buffer;
 
-/// Bytes of a part of the unfolded image, and of its products, at most, unless a few columns have more.
+/// Bytes of a part of the im2col matrix, and of its products, at most; unless [`COLUMNS`] columns have more.
 const PART: usize = 16 << 20;
 const COLUMNS: usize = 64;
-/// Parts of a visit: the system ends one that takes seconds.
+/// Parts of a session: the system ends a command buffer that takes seconds.
 const PARTS: usize = 64;
 
 /// `Conv2dColumns` of the kernels.
@@ -27,8 +27,8 @@ struct Columns {
     unused: u32,
 }
 
-/// Columns of each image that are multiplied at a time, in order.
-fn parts(g: &Geometry, dtype: DType) -> Vec<[usize; 3]> {
+/// The parts, in order: the image, its first column and the number of columns.
+fn parts(g: &Conv2dShape, dtype: DType) -> Vec<[usize; 3]> {
     let pixels = g.output[0] * g.output[1];
     let column = g.c_in * g.kernel[0] * g.kernel[1] * dtype.size_in_bytes();
     let column = column.max(g.c_out * DType::F32.size_in_bytes());
@@ -40,9 +40,9 @@ fn parts(g: &Geometry, dtype: DType) -> Vec<[usize; 3]> {
         .collect()
 }
 
-/// Writes all outputs, of which there are some. The geometry has one group.
+/// Writes all outputs, of which there is at least one. The shape has one group.
 pub fn forward(
-    g: &Geometry,
+    g: &Conv2dShape,
     params: Params,
     x: Arg,
     w: Arg,
@@ -67,14 +67,14 @@ pub fn forward(
     let sums_operand = Operand::fresh(sums.clone(), g.c_out * most, DType::F32);
     let [unfold, finish] = ["unfold", "columns"].map(|step| format!("{NAME}_fwd_{step}_{name}"));
     parts.chunks(PARTS).try_for_each(|parts| {
-        visit(device, NAME, |visit| {
+        session(device, NAME, |session| {
             for params in parts {
                 let columns = params.columns as usize;
                 let unfold = Launch::new(device, &CONV2D_MPS, &unfold)?;
                 let unfold = unfold.input(&x).output(&part).params(params);
-                visit.step(&unfold.on(grid::elementwise_rows(rows, columns, 1)))?;
+                session.encode(&unfold.on(grid::elementwise_rows(rows, columns, 1)))?;
                 let left = Matrix::new(w.buffer(), dtype, g.c_out, rows);
-                visit.step(&Multiplication::new(
+                session.encode(&Multiplication::new(
                     left.at(w.offset() / dtype.size_in_bytes()),
                     Matrix::new(&part, dtype, rows, columns),
                     Matrix::new(&sums, DType::F32, g.c_out, columns),
@@ -82,7 +82,7 @@ pub fn forward(
                 let finish = Launch::new(device, &CONV2D_MPS, &finish)?;
                 let finish = finish.input(&sums_operand).input_or(bias, &w);
                 let finish = finish.output(out).params(params);
-                visit.step(&finish.on(grid::elementwise_rows(g.c_out, columns, 1)))?;
+                session.encode(&finish.on(grid::elementwise_rows(g.c_out, columns, 1)))?;
             }
             Ok(())
         })
@@ -92,18 +92,18 @@ pub fn forward(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::mem::{offset_of, size_of};
+    use crate::metal::mirror::assert_mirrors;
 
     #[test]
     fn columns_mirror_the_kernels() {
-        assert_eq!(size_of::<Columns>(), 216);
-        assert_eq!(offset_of!(Columns, image), 200);
-        assert_eq!(offset_of!(Columns, columns), 208);
+        assert_mirrors!(Columns => "conv2d_mps" Conv2dColumns {
+            conv, image, first, columns, unused
+        });
     }
 
     #[test]
     fn parts_cover_each_image_once() {
-        let g = Geometry {
+        let g = Conv2dShape {
             batch: 2,
             groups: 1,
             c_in: 1 << 16,
@@ -124,10 +124,10 @@ mod tests {
             [1, 128, 2],
         ];
         assert_eq!(parts(&g, DType::F32), want);
-        let small = Geometry { c_in: 3, ..g };
+        let small = Conv2dShape { c_in: 3, ..g };
         assert_eq!(parts(&small, DType::F16), [[0, 0, 130], [1, 0, 130]]);
         // The products count too.
-        let tall = Geometry {
+        let tall = Conv2dShape {
             c_in: 1,
             c_out: 1 << 16,
             ..g

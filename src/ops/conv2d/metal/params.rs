@@ -1,6 +1,7 @@
-//! What the kernels are told.
+//! The parameters of the kernels.
 
-use super::super::{Act, Geometry};
+use super::super::shape::Conv2dShape;
+use crate::act::Act;
 use crate::check;
 use candle_core::{Layout, Result};
 
@@ -32,24 +33,24 @@ pub struct Params {
 
 impl Params {
     /// Without strides, bias and activation.
-    pub fn new(op: &str, geometry: &Geometry) -> Result<Self> {
-        check_sizes(op, geometry)?;
+    pub fn new(op: &str, shape: &Conv2dShape) -> Result<Self> {
+        check_sizes(op, shape)?;
         let pair = |[a, b]: [usize; 2]| [a as u32, b as u32];
         let lattice = [0, 1].map(|i| {
-            let (stride, dilation) = (geometry.stride[i], geometry.dilation[i]);
+            let (stride, dilation) = (shape.stride[i], shape.dilation[i]);
             stride / gcd(stride, dilation)
         });
         Ok(Params {
-            batch: geometry.batch as u32,
-            groups: geometry.groups as u32,
-            c_in: geometry.c_in as u32,
-            c_out: geometry.c_out as u32,
-            input: pair(geometry.input),
-            kernel: pair(geometry.kernel),
-            output: pair(geometry.output),
-            stride: pair(geometry.stride),
-            padding: pair(geometry.padding),
-            dilation: pair(geometry.dilation),
+            batch: shape.batch as u32,
+            groups: shape.groups as u32,
+            c_in: shape.c_in as u32,
+            c_out: shape.c_out as u32,
+            input: pair(shape.input),
+            kernel: pair(shape.kernel),
+            output: pair(shape.output),
+            stride: pair(shape.stride),
+            padding: pair(shape.padding),
+            dilation: pair(shape.dilation),
             lattice: pair(lattice),
             parts: 1,
             ..Params::default()
@@ -71,7 +72,7 @@ impl Params {
         Params { y, ..self }
     }
 
-    /// The sum of the weight's gradient in so many parts of so many terms.
+    /// Cuts the sums of the weight's gradient into `parts` of `share` terms each.
     pub fn split(self, parts: usize, share: usize) -> Self {
         Params {
             parts: parts as u32,
@@ -103,8 +104,8 @@ fn gcd(a: usize, b: usize) -> usize {
     }
 }
 
-/// Kernels count pixels and terms in 32 bits, with a sign where padding makes it negative and room for a step outside.
-fn check_sizes(op: &str, g: &Geometry) -> Result<()> {
+/// Kernels count pixels and terms in 32 bits, with a sign for padding, and may step a little outside of the image.
+fn check_sizes(op: &str, g: &Conv2dShape) -> Result<()> {
     let product = |factors: &[usize]| factors.iter().try_fold(1usize, |a, b| a.checked_mul(*b));
     let mut counts = vec![
         product(&[g.groups, g.c_out, g.c_in, g.kernel[0], g.kernel[1]]),
@@ -121,7 +122,7 @@ fn check_sizes(op: &str, g: &Geometry) -> Result<()> {
     }
     let most = 1 << 29;
     if counts.iter().any(|count| count.is_none_or(|n| n > most)) {
-        let message = format!("{g:?} given, sizes up to 2^29 accepted on Metal");
+        let message = format!("got {g:?}, expected sizes up to 2^29 on Metal");
         return Err(check::error(op, message));
     }
     Ok(())
@@ -130,29 +131,19 @@ fn check_sizes(op: &str, g: &Geometry) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::mem::{offset_of, size_of};
+    use crate::metal::mirror::assert_mirrors;
 
     #[test]
     fn params_mirror_the_kernels() {
-        assert_eq!(size_of::<Params>(), 200);
-        assert_eq!(offset_of!(Params, w), 32);
-        assert_eq!(offset_of!(Params, y), 64);
-        assert_eq!(offset_of!(Params, bias), 96);
-        assert_eq!(offset_of!(Params, batch), 104);
-        assert_eq!(offset_of!(Params, c_out), 116);
-        assert_eq!(offset_of!(Params, input), 120);
-        assert_eq!(offset_of!(Params, kernel), 128);
-        assert_eq!(offset_of!(Params, output), 136);
-        assert_eq!(offset_of!(Params, dilation), 160);
-        assert_eq!(offset_of!(Params, lattice), 168);
-        assert_eq!(offset_of!(Params, has_bias), 176);
-        assert_eq!(offset_of!(Params, act_param), 184);
-        assert_eq!(offset_of!(Params, share), 192);
+        assert_mirrors!(Params => "conv2d" Conv2dParams {
+            x, w, y, bias, batch, groups, c_in, c_out, input, kernel = "kernel_size", output,
+            stride, padding, dilation, lattice, has_bias, act, act_param, parts, share
+        });
     }
 
     #[test]
     fn what_kernels_cannot_count_is_refused() {
-        let geometry = Geometry {
+        let shape = Conv2dShape {
             batch: 1,
             groups: 1,
             c_in: 1,
@@ -164,23 +155,23 @@ mod tests {
             padding: [0, 0],
             dilation: [1, 1],
         };
-        assert!(Params::new("conv2d", &geometry).is_ok());
+        assert!(Params::new("conv2d", &shape).is_ok());
         let huge = [
-            Geometry {
+            Conv2dShape {
                 input: [1 << 20, 1 << 20],
-                ..geometry
+                ..shape
             },
-            Geometry {
+            Conv2dShape {
                 padding: [usize::MAX, 0],
-                ..geometry
+                ..shape
             },
-            Geometry {
+            Conv2dShape {
                 stride: [1, 1 << 40],
-                ..geometry
+                ..shape
             },
         ];
-        for geometry in huge {
-            let error = Params::new("conv2d", &geometry).err().unwrap().to_string();
+        for shape in huge {
+            let error = Params::new("conv2d", &shape).err().unwrap().to_string();
             assert!(
                 error.contains("conv2d") && error.contains("2^29"),
                 "{error}"

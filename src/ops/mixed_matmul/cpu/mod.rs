@@ -1,58 +1,54 @@
-//! Few rows take a product straight from the codes; for many, and for gradients, rows or columns of W are decoded by the
-//! thread that multiplies them.
+//! Few rows are multiplied with W's codes as integers ([`gemv`]); for many rows, and for gradients, W is decoded to f32 tile by
+//! tile ([`decoded`]).
 
+mod code_values;
+mod decoded;
+mod fixed_point;
 mod gemv;
-mod sorted;
-mod values;
 
-use super::{Parts, Quantized, NAME};
+use super::{Quantized, WeightArgs, NAME};
 use crate::cpu::element::Element;
-use crate::cpu::matmul::{product, tile_len, Matrix, Narrow, Stored};
-use crate::cpu::parallel::{self, Shared};
-use crate::cpu::simd::dispatch;
-use crate::cpu::{alloc, gather, scratch, with_float};
+use crate::cpu::matmul::{Matrix, Stored};
+use crate::cpu::{gather, with_float};
 use crate::ops::linear::cpu as linear;
 use crate::ops::quantize::cpu::Decoder;
-use candle_core::{CpuStorage, Layout, Result};
+use candle_core::{CpuStorage, Result};
+use decoded::Side;
 use gemv::Gemv;
 
-type Arg<'a> = (&'a CpuStorage, &'a Layout);
+type Arg<'a> = crate::op::Arg<'a, CpuStorage>;
 
-/// Rows that a product takes straight from the codes.
-const FEW: usize = 64;
-/// Rows of W that are decoded at a time at most, and columns.
-const ROWS: usize = 64;
-const COLS: usize = 512;
+/// Rows of x that the GEMV takes at most.
+const MAX_GEMV_ROWS: usize = 64;
 
-fn decoder<'a>(
-    w: &'a Quantized,
-    (codes, scales, offsets): Parts<'a, CpuStorage>,
-) -> Result<Decoder<'a>> {
-    let (outputs, cols) = w.shape().dims2()?;
-    let offsets = match offsets {
-        Some((offsets, l)) => &offsets.as_slice::<f32>()?[l.start_offset()..],
-        None => &[],
+fn decoder<'a>(w: &'a Quantized, parts: WeightArgs<'a, CpuStorage>) -> Result<Decoder<'a>> {
+    // A view without elements may begin past the end.
+    fn elements<'a, T>(data: &'a [T], l: &candle_core::Layout) -> &'a [T] {
+        &data[l.start_offset().min(data.len())..][..l.shape().elem_count()]
+    }
+    let f32s = |(storage, l): Arg<'a>| -> Result<&'a [f32]> {
+        Ok(elements(storage.as_slice::<f32>()?, l))
     };
-    let bytes = outputs * w.scheme().row_bytes(cols);
+    let (codes, l) = parts.codes;
     Ok(Decoder {
         scheme: w.scheme(),
-        codes: &codes.0.as_slice::<u8>()?[codes.1.start_offset()..][..bytes],
-        scales: &scales.0.as_slice::<f32>()?[scales.1.start_offset()..],
-        offsets,
-        cols,
+        codes: elements(codes.as_slice::<u8>()?, l),
+        scales: f32s(parts.scales)?,
+        offsets: parts.offsets.map_or(Ok(&[][..]), f32s)?,
+        cols: w.shape().dims2()?.1,
     })
 }
 
 pub fn forward(
     w: &Quantized,
-    parts: Parts<CpuStorage>,
+    parts: WeightArgs<CpuStorage>,
     (x, xl): Arg,
     bias: Option<Arg>,
 ) -> Result<CpuStorage> {
     let decoder = decoder(w, parts)?;
     let (outputs, cols) = w.shape().dims2()?;
     if w.shape().elem_count() == 0 || xl.shape().elem_count() == 0 {
-        return linear::without_products(NAME, (x, xl), outputs, bias);
+        return linear::bias_only(NAME, (x, xl), outputs, bias);
     }
     with_float!(NAME, x, |x: &[T]| {
         let bias = match bias {
@@ -61,125 +57,50 @@ pub fn forward(
         };
         let bias = bias.as_deref();
         let stored = Stored::new(x, xl);
-        let x = stored.matrix();
-        let (wide, rows) = (x.widened(1.0), x.rows);
-        // SAFETY: every output of every row is written.
-        let out = unsafe {
-            alloc::build(rows * outputs, |out: *mut T| {
-                let out = Shared::new(out);
-                let gemv = (rows <= FEW)
-                    .then(|| Gemv::new(&decoder, &wide, rows, outputs))
-                    .flatten();
-                let Some(gemv) = gemv else {
-                    let x = Matrix::contiguous(&wide, rows, cols);
-                    return by_rows(&decoder, x, outputs, bias, out);
-                };
-                scratch::with([rows * outputs], |[sums]| {
-                    gemv.run(Shared::new(sums));
-                    dispatch(Narrow {
-                        sums,
-                        rows,
-                        width: outputs,
-                        addend: bias.map(|bias| (bias.as_ptr(), 0)),
-                        out: out.get(),
-                        stride: outputs,
-                    });
-                });
-            })
+        let (x, rows) = (stored.matrix().widened(1.0), stored.matrix().rows);
+        let gemv = match rows <= MAX_GEMV_ROWS {
+            true => Gemv::new(&decoder, &x, outputs),
+            false => None,
         };
-        Ok(T::wrap(out))
+        Ok(T::wrap(match gemv {
+            Some(gemv) => gemv.multiply(bias),
+            None => {
+                let x = Matrix::contiguous(&x, rows, cols);
+                decoded::multiply(&decoder, Side::Rows(outputs), x, bias)
+            }
+        }))
     })
 }
 
-/// # Safety
-/// `out` has room for the result.
-unsafe fn by_rows<T: Element>(
-    decoder: &Decoder,
-    x: Matrix<f32>,
-    outputs: usize,
-    bias: Option<&[T]>,
-    out: Shared<T>,
-) {
-    let cols = decoder.cols;
-    let cost = (x.rows * cols / 8).max(1) + 4 * cols;
-    let len = tile_len(outputs, cost).min(ROWS);
-    parallel::ranges(outputs, cost, len, |range| {
-        for start in range.clone().step_by(len) {
-            let tile = start..range.end.min(start + len);
-            let width = tile.len();
-            scratch::with([width * cols, x.rows * width], |[w, sums]| {
-                for (i, output) in tile.clone().enumerate() {
-                    decoder.decode(output, 0..cols, w.add(i * cols));
-                }
-                let w = std::slice::from_raw_parts(w, width * cols);
-                let w = Matrix::contiguous(w, width, cols);
-                product(sums, width, false, (x, w), 1.0);
-                dispatch(Narrow {
-                    sums,
-                    rows: x.rows,
-                    width,
-                    addend: bias.map(|bias| (bias[start..].as_ptr(), 0)),
-                    out: out.get().add(start),
-                    stride: outputs,
-                });
-            });
-        }
-    });
-}
-
 /// `x·W`
-pub fn transposed(w: &Quantized, parts: Parts<CpuStorage>, (x, xl): Arg) -> Result<CpuStorage> {
+pub fn transposed(
+    w: &Quantized,
+    parts: WeightArgs<CpuStorage>,
+    (x, xl): Arg,
+) -> Result<CpuStorage> {
     let decoder = decoder(w, parts)?;
     let (outputs, cols) = w.shape().dims2()?;
     if w.shape().elem_count() == 0 || xl.shape().elem_count() == 0 {
-        return linear::without_products(NAME, (x, xl), cols, None);
+        return linear::bias_only(NAME, (x, xl), cols, None);
     }
     with_float!(NAME, x, |x: &[T]| {
         let stored = Stored::new(x, xl);
-        let x = stored.matrix();
-        let (wide, rows) = (x.widened(1.0), x.rows);
-        let x = Matrix::contiguous(&wide, rows, outputs);
-        // SAFETY: every column of every row is written.
-        let out = unsafe {
-            alloc::build(rows * cols, |out: *mut T| {
-                let out = Shared::new(out);
-                let cost = (rows * outputs / 8).max(1) + 4 * outputs;
-                let len = tile_len(cols, cost).min(COLS);
-                // The first of a byte, of every packing.
-                let len = len.next_multiple_of(40);
-                parallel::ranges(cols, cost, len, |range| {
-                    for start in range.clone().step_by(len) {
-                        let tile = start..range.end.min(start + len);
-                        let width = tile.len();
-                        scratch::with([outputs * width, rows * width], |[w, sums]| {
-                            for output in 0..outputs {
-                                decoder.decode(output, tile.clone(), w.add(output * width));
-                            }
-                            let w = std::slice::from_raw_parts(w, outputs * width);
-                            let w = Matrix::contiguous(w, outputs, width).t();
-                            product(sums, width, false, (x, w), 1.0);
-                            dispatch(Narrow::<T, T> {
-                                sums,
-                                rows,
-                                width,
-                                addend: None,
-                                out: out.get().add(start),
-                                stride: cols,
-                            });
-                        });
-                    }
-                });
-            })
-        };
-        Ok(T::wrap(out))
+        let (x, rows) = (stored.matrix().widened(1.0), stored.matrix().rows);
+        let x = Matrix::contiguous(&x, rows, outputs);
+        Ok(T::wrap(decoded::multiply::<T>(
+            &decoder,
+            Side::Cols,
+            x,
+            None,
+        )))
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::{mixed_matmul, reference};
-    use crate::cpu::dot::with_every_isa;
-    use crate::ops::quantize::{quantize, Grid, Per, Scheme};
+    use crate::cpu::byte_simd::with_every_isa;
+    use crate::ops::quantize::{quantize, Levels, ScaleScope, Scheme};
     use candle_core::{Device, Result, Tensor};
 
     fn wave(rows: usize, cols: usize) -> Result<Tensor> {
@@ -193,14 +114,19 @@ mod tests {
         let cols = 64 * 5;
         let (x, w) = (wave(3, cols)?, wave(7, cols)?);
         for grid in [
-            Grid::Ternary,
-            Grid::Sign { centred: true },
-            Grid::Int8,
-            Grid::ZeroPoint { bits: 8 },
-            Grid::Affine { bits: 2 },
-            Grid::Affine { bits: 4 },
+            Levels::Ternary,
+            Levels::Sign { centred: true },
+            Levels::Int8,
+            Levels::ZeroPoint { bits: 8 },
+            Levels::Affine { bits: 2 },
+            Levels::Affine { bits: 4 },
         ] {
-            for per in [Per::Row, Per::Group(16), Per::Group(32), Per::Group(64)] {
+            for per in [
+                ScaleScope::Row,
+                ScaleScope::Group(16),
+                ScaleScope::Group(32),
+                ScaleScope::Group(64),
+            ] {
                 let w = quantize(&w, Scheme::new(grid, per))?;
                 let want = reference(&x, &w, None)?.to_vec2::<f32>()?.concat();
                 with_every_isa(|isa| {

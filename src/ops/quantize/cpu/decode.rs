@@ -1,34 +1,33 @@
-//! The values of codes.
+//! The decoder: packed codes to values.
 
-use super::super::{Dequantize, Grid, Per, Scheme};
-use super::make::values;
-use super::unit::{ColumnUnits, Unit, Units};
-use super::{Arg, BLOCK};
+use super::params::{ColumnParams, RowParams, ScaleParams};
+use crate::check;
+use crate::cpu::alloc;
 use crate::cpu::element::Element;
 use crate::cpu::parallel::{self, Shared};
 use crate::cpu::simd::{dispatch, Kernel, Simd, MAX_LANES};
-use crate::cpu::{alloc, codes};
-use candle_core::{CpuStorage, DType, Result};
+use crate::op::Arg;
+use crate::ops::quantize::Dequantize;
+use crate::quant::{self, Levels, ScaleScope, Scheme};
+use candle_core::{CpuStorage, DType, Result, WithDType};
 use std::ops::Range;
 
-/// The values of codes.
-pub fn dequantize(
-    op: &Dequantize,
-    (codes, cl): Arg,
-    (scales, sl): Arg,
-    offsets: Option<Arg>,
-) -> Result<CpuStorage> {
-    let codes = &codes.as_slice::<u8>()?[cl.start_offset()..];
-    let scales = &scales.as_slice::<f32>()?[sl.start_offset()..];
-    let offsets = match offsets {
-        Some((offsets, l)) => &offsets.as_slice::<f32>()?[l.start_offset()..],
-        None => &[],
-    };
+/// Columns that are unpacked and decoded at a time: whole bytes of every packing (a multiple of 40), and codes and f32
+/// values for 200 KB, within an L2 cache.
+const BLOCK: usize = 40 * 1024;
+/// Cost of an element, in the units of [`parallel`].
+const COST: usize = 2;
+
+/// The values of codes; the arguments are codes, scales and, if the scheme has them, offsets.
+pub fn dequantize(op: &Dequantize, args: &[Arg<CpuStorage>]) -> Result<CpuStorage> {
     let decoder = Decoder {
         scheme: &op.scheme,
-        codes,
-        scales,
-        offsets,
+        codes: elements(args[0])?,
+        scales: elements(args[1])?,
+        offsets: match args.get(2) {
+            Some(&offsets) => elements(offsets)?,
+            None => &[],
+        },
         cols: op.shape.dims()[op.shape.rank() - 1],
     };
     let count = op.shape.elem_count();
@@ -36,49 +35,54 @@ pub fn dequantize(
         DType::F32 => Ok(f32::wrap(decoder.run(count))),
         DType::F16 => Ok(half::f16::wrap(decoder.run(count))),
         DType::BF16 => Ok(half::bf16::wrap(decoder.run(count))),
-        dtype => Err(crate::check::unsupported_dtype("dequantize", dtype)),
+        dtype => Err(check::unsupported_dtype("dequantize", dtype)),
     }
 }
 
-/// Packed rows and their units.
+/// The elements of a contiguous argument.
+fn elements<'a, T: WithDType>((storage, l): Arg<'a, CpuStorage>) -> Result<&'a [T]> {
+    // A view without elements may begin past the end.
+    let data = storage.as_slice::<T>()?;
+    Ok(&data[l.start_offset().min(data.len())..])
+}
+
+/// Rows of packed codes with their scales.
 #[derive(Clone, Copy)]
 pub struct Decoder<'a> {
     pub scheme: &'a Scheme,
     pub codes: &'a [u8],
     pub scales: &'a [f32],
-    /// Empty where there are none.
+    /// Empty if the scheme has none.
     pub offsets: &'a [f32],
     pub cols: usize,
 }
 
 impl Decoder<'_> {
+    /// The values of the first `count` codes.
     fn run<T: Element>(&self, count: usize) -> Vec<T> {
         let rows = count / self.cols.max(1);
         let blocks = self.cols.div_ceil(BLOCK);
-        let columns = match self.scheme.per {
-            Per::Column => {
-                let units: Vec<Unit> = (0..self.cols).map(|col| self.unit(col)).collect();
-                Some(ColumnUnits::new(&units))
+        let columns = match self.scheme.scope {
+            ScaleScope::Column => {
+                let params: Vec<_> = (0..self.cols).map(|col| self.params(col)).collect();
+                Some(ColumnParams::new(&params))
             }
             _ => None,
         };
-        // SAFETY: every block is written.
+        // SAFETY: the blocks of all rows make up all `count` elements, and `Decode` writes every element of its block.
         unsafe {
             alloc::build(count, |to: *mut T| {
                 let to = Shared::new(to);
-                let cost = 2 * self.cols.min(BLOCK);
+                let cost = COST * self.cols.min(BLOCK);
                 parallel::ranges(rows * blocks, cost, 1, |range| {
                     for n in range {
                         let (row, start) = (n / blocks, n % blocks * BLOCK);
-                        let cols = start..self.cols.min(start + BLOCK);
-                        let to = to.get().add(row * self.cols + start);
-                        let columns = columns.as_ref();
                         dispatch(Decode {
                             decoder: self,
                             row,
-                            cols,
-                            to,
-                            columns,
+                            cols: start..self.cols.min(start + BLOCK),
+                            to: to.get().add(row * self.cols + start),
+                            columns: columns.as_ref(),
                         });
                     }
                 });
@@ -86,10 +90,10 @@ impl Decoder<'_> {
         }
     }
 
-    /// Some columns of a row, whose units are not those of columns; the first is the first of a byte.
+    /// Decodes columns of a row; the first is the first of a byte. The scales are not per column.
     ///
     /// # Safety
-    /// They exist, and `to` has room for them.
+    /// `to` is valid for writes of an element for each column.
     pub unsafe fn decode<T: Element>(&self, row: usize, cols: Range<usize>, to: *mut T) {
         dispatch(Decode {
             decoder: self,
@@ -100,50 +104,44 @@ impl Decoder<'_> {
         })
     }
 
-    /// One element of a weight whose codes are bits and whose units are not those of columns.
+    /// One value of a tensor in [`Packing::Bits`](quant::Packing) whose scales are not per column.
     pub fn value(&self, row: usize, col: usize) -> f32 {
         let Decoder { scheme, cols, .. } = *self;
         let (per_byte, bits) = (scheme.per_byte(), scheme.bits() as usize);
         let byte = self.codes[row * scheme.row_bytes(cols) + col / per_byte];
         let code = (byte >> (bits * (col % per_byte))) & (u8::MAX >> (8 - bits));
-        let code = match scheme.grid {
-            Grid::Int8 => f32::from(code as i8),
+        let code = match scheme.levels {
+            Levels::Int8 => f32::from(code as i8),
             _ => f32::from(code),
         };
-        let unit = self.unit(match scheme.per {
-            Per::Tensor | Per::Column => 0,
-            Per::Row => row,
-            Per::Group(group) => row * (cols / group) + col / group,
-        });
-        (code - unit.zero) * unit.scale + unit.bias
+        let params = self.params_at(row, col);
+        (code - params.zero) * params.scale + params.bias
     }
 
-    /// As [`Units::at`] has it, for a unit that is shared by all columns or a group.
-    fn unit(&self, index: usize) -> Unit {
+    /// The parameters of an element whose scale is not per column.
+    fn params_at(&self, row: usize, col: usize) -> ScaleParams {
+        self.params(match self.scheme.scope {
+            ScaleScope::Tensor | ScaleScope::Column => 0,
+            ScaleScope::Row => row,
+            ScaleScope::Group(group) => row * (self.cols / group) + col / group,
+        })
+    }
+
+    /// The parameters of the scale with this index.
+    fn params(&self, index: usize) -> ScaleParams {
         let offset = self.offsets.get(index).copied().unwrap_or(0.0);
-        let scale = self.scales[index];
-        let (zero, bias, scale) = match self.scheme.grid {
-            Grid::Ternary => (1.0, 0.0, scale),
-            Grid::Sign { .. } => (0.5, 0.0, 2.0 * scale),
-            Grid::Int8 => (0.0, 0.0, scale),
-            Grid::ZeroPoint { .. } => (offset, 0.0, scale),
-            Grid::Affine { .. } => (0.0, offset, scale),
-        };
-        Unit {
-            factor: 0.0,
-            zero,
-            bias,
-            scale,
-        }
+        ScaleParams::of_stored(self.scheme.levels, self.scales[index], offset)
     }
 }
 
+/// Decodes columns of one row.
 struct Decode<'a, T> {
     decoder: &'a Decoder<'a>,
     row: usize,
     cols: Range<usize>,
+    /// The first column's value.
     to: *mut T,
-    columns: Option<&'a ColumnUnits>,
+    columns: Option<&'a ColumnParams>,
 }
 
 impl<T: Element> Kernel for Decode<'_, T> {
@@ -155,82 +153,80 @@ impl<T: Element> Kernel for Decode<'_, T> {
         let per_byte = scheme.per_byte();
         let start = self.row * scheme.row_bytes(cols) + self.cols.start / per_byte;
         let bytes = &self.decoder.codes[start..start + scheme.row_bytes(self.cols.len())];
-        let mut room = Vec::new();
+        let mut unpacked = Vec::new();
         let codes = match per_byte {
             1 => bytes,
             _ => {
-                room.resize(self.cols.len(), 0);
-                codes::unpack(scheme, bytes, &mut room);
-                &room
+                unpacked.resize(self.cols.len(), 0);
+                quant::unpack(scheme, bytes, &mut unpacked);
+                &unpacked
             }
         };
         if let Some(columns) = self.columns {
-            return self.part(s, codes, 0, columns.of(self.cols.clone()));
+            return self.decode_run(s, codes, self.cols.start, columns);
         }
-        match scheme.per {
-            Per::Tensor | Per::Column => self.part(s, codes, 0, self.decoder.unit(0)),
-            Per::Row => self.part(s, codes, 0, self.decoder.unit(self.row)),
-            Per::Group(group) => {
-                let mut col = self.cols.start;
-                while col < self.cols.end {
-                    let end = (col / group + 1) * group;
-                    let end = end.min(self.cols.end);
-                    let unit = self.decoder.unit(self.row * (cols / group) + col / group);
-                    let first = col - self.cols.start;
-                    self.part(s, &codes[first..first + end - col], first, unit);
-                    col = end;
-                }
-            }
+        let group = match scheme.scope {
+            ScaleScope::Group(group) => group,
+            _ => cols,
+        };
+        let mut col = self.cols.start;
+        while col < self.cols.end {
+            let end = self.cols.end.min((col / group + 1) * group);
+            let codes = &codes[col - self.cols.start..end - self.cols.start];
+            self.decode_run(s, codes, col, self.decoder.params_at(self.row, col));
+            col = end;
         }
     }
 }
 
 impl<T: Element> Decode<'_, T> {
-    /// Codes of columns from `first` on, as this part counts them.
+    /// Decodes the unpacked codes of columns from `first` on.
     #[inline(always)]
-    fn part<S: Simd, U: Units>(&self, s: S, codes: &[u8], first: usize, units: U) {
-        match self.decoder.scheme.grid {
-            Grid::Int8 => self.values::<S, U, true>(s, codes, first, units),
-            _ => self.values::<S, U, false>(s, codes, first, units),
+    fn decode_run<S: Simd, P: RowParams>(&self, s: S, codes: &[u8], first: usize, params: P) {
+        match self.decoder.scheme.levels {
+            Levels::Int8 => self.decode_as::<S, P, true>(s, codes, first, params),
+            _ => self.decode_as::<S, P, false>(s, codes, first, params),
         }
     }
 
     #[inline(always)]
-    fn values<S: Simd, U: Units, const SIGNED: bool>(
+    fn decode_as<S: Simd, P: RowParams, const SIGNED: bool>(
         &self,
         s: S,
         codes: &[u8],
         first: usize,
-        units: U,
+        params: P,
     ) {
         let (from, count) = (codes.as_ptr(), codes.len());
         let whole = count / S::LANES * S::LANES;
-        // SAFETY: there are as many codes, and room for as many values.
+        // SAFETY: the codes are those of `count` of the columns `self.cols` from `first` on, and `self.to` is valid for
+        // a value for each of these; `i + LANES ≤ whole ≤ count`, and `whole + left = count`. `params` has the columns,
+        // because the row has.
         unsafe {
-            let to = self.to.add(first);
+            let to = self.to.add(first - self.cols.start);
             for i in (0..whole).step_by(S::LANES) {
-                let codes = number::<S, SIGNED>(s, from.add(i));
-                let unit = units.at(s, first + i, S::LANES);
-                T::store(s, to.add(i), values(s, codes, unit));
+                let codes = to_float::<S, SIGNED>(s, from.add(i));
+                let params = params.lanes(s, first + i, S::LANES);
+                T::store(s, to.add(i), params.value(s, codes));
             }
             if whole < count {
                 let left = count - whole;
                 let mut few = [0; MAX_LANES];
                 std::ptr::copy_nonoverlapping(from.add(whole), few.as_mut_ptr(), left);
-                let codes = number::<S, SIGNED>(s, few.as_ptr());
-                let unit = units.at(s, first + whole, left);
-                T::store_partial(s, to.add(whole), left, values(s, codes, unit));
+                let codes = to_float::<S, SIGNED>(s, few.as_ptr());
+                let params = params.lanes(s, first + whole, left);
+                T::store_partial(s, to.add(whole), left, params.value(s, codes));
             }
         }
     }
 }
 
-/// Bytes as numbers.
+/// Bytes as numbers, in two's complement if `SIGNED`.
 ///
 /// # Safety
-/// There are as many as lanes.
+/// `from` is valid for reads of LANES bytes.
 #[inline(always)]
-unsafe fn number<S: Simd, const SIGNED: bool>(s: S, from: *const u8) -> S::F {
+unsafe fn to_float<S: Simd, const SIGNED: bool>(s: S, from: *const u8) -> S::F {
     let bytes = s.load_u8(from);
     s.to_float(match SIGNED {
         true => s.sar::<24>(s.shl::<24>(bytes)),

@@ -1,125 +1,127 @@
-//! A unit's numbers are measured, then turned into codes, values or clipped gradients while they are in the cache.
+//! Quantisation on the CPU.
+//!
+//! A tensor is a number of rows of `cols` elements, those of its last dim. Which elements share a scale:
+//!
+//! ```text
+//!         ┌─ group ─┬─────────┬─────────┐
+//!   row 0 │ x x x x │ x x x x │ x x x x │   per tensor   one scale for all boxes
+//!         ├─────────┼─────────┼─────────┤   per row      one for each line of boxes
+//!   row 1 │ x x x x │ x x x x │ x x x x │   per group    one for each box
+//!         ├─────────┼─────────┼─────────┤   per column   one for each of the 12 columns, over all rows
+//!   row 2 │ x x x x │ x x x x │ x x x x │
+//!         └─────────┴─────────┴─────────┘
+//! ```
+//!
+//! The way of an element, and the file of each step:
+//!
+//! ```text
+//!   x ──measure──► Stats ──► ScaleParams (scale, zero, bias)        statistics.rs, params.rs
+//!   x ──encode with ScaleParams──► code                             rounding.rs
+//!   code ──sink──► packed byte, value or clipped gradient           sink.rs
+//! ```
+//!
+//! [`encode`] drives this for scales per tensor, row and group, [`columns`] for scales per column. [`decode`] goes back from
+//! packed bytes to values. Codes leave the vectors one to a byte and are packed `STAGED` columns at a time; a row begins
+//! with a byte of its own. With 2-bit codes and 6 columns:
+//!
+//! ```text
+//!   staged  c0 c1 c2 c3 c4 c5                      one byte each
+//!   packed  [c3 c2 c1 c0] [0 0 c5 c4]              highest bits first, row 0
+//!           [c3 c2 c1 c0] [0 0 c5 c4]              row 1
+//! ```
 
-mod coder;
+mod columns;
 mod decode;
-mod make;
-mod unit;
+mod encode;
+mod params;
+mod rounding;
+mod sink;
+mod statistics;
 
 pub use decode::{dequantize, Decoder};
-pub use unit::{AbsMax, Sums};
+pub use statistics::{AbsMax, Sums};
 
-use super::{Scheme, NAME};
 use crate::cpu::element::Element;
-use crate::cpu::parallel::Shared;
 use crate::cpu::row_view::RowView;
 use crate::cpu::{alloc, with_float};
+use crate::op::Arg;
+use crate::quant::Scheme;
 use candle_core::{CpuStorage, Layout, Result};
-use coder::Coder;
-use make::{Clipped, Codes, Values};
+use encode::Encoder;
+use sink::{ClippedGrad, PackedCodes, Values};
 
-type Arg<'a> = (&'a CpuStorage, &'a Layout);
-
-/// Cost of an element, as in [`parallel`].
+/// Cost of measuring and encoding an element, in the units of [`parallel`](crate::cpu::parallel).
 const COST: usize = 3;
-/// Columns that are measured or written at a time where a unit is more than that: whole bytes of every packing.
-const BLOCK: usize = 40 * 1024;
 
+/// Rows and columns.
 fn size(l: &Layout) -> (usize, usize) {
     let cols = l.dims().last().copied().unwrap_or(1);
     (l.shape().elem_count() / cols.max(1), cols)
 }
 
-/// Codes, scales and offsets.
-pub type Parts = (Vec<u8>, Vec<f32>, Option<Vec<f32>>);
+/// Codes, scales and, where the scheme has them, offsets.
+type Encoded = (Vec<u8>, Vec<f32>, Option<Vec<f32>>);
 
-pub fn quantize(scheme: Scheme, x: &CpuStorage, l: &Layout) -> Result<Parts> {
+/// The codes, scales and offsets of x, which has passed [`Scheme::check`].
+pub fn quantize(scheme: Scheme, (x, l): Arg<CpuStorage>) -> Result<Encoded> {
     let (rows, cols) = size(l);
-    let row_bytes = scheme.row_bytes(cols);
     if rows * cols == 0 {
-        let all = |value: f32| vec![value; scheme.scales_shape(l.shape()).elem_count()];
-        let offsets = scheme.has_offsets().then(|| all(0.0));
-        return Ok((Vec::new(), all(scheme.eps), offsets));
+        let count = scheme.scales_shape(l.shape())?.elem_count();
+        let offsets = scheme.has_offsets().then(|| vec![0.0; count]);
+        return Ok((Vec::new(), vec![scheme.eps; count], offsets));
     }
-    let (codes, units) = with_float!(NAME, x, |x: &[T]| {
+    let (codes, params) = with_float!("quantize", x, |x: &[T]| {
         let x = RowView::<T>::new(x, l);
-        let mut units = Vec::new();
-        // SAFETY: every byte of every row is written.
+        let mut params = Vec::new();
+        // SAFETY: x has `rows` rows of `cols` columns, there is room for as many packed rows, and the encoder puts and
+        // flushes all columns of all rows, so that every byte is written.
         let codes = unsafe {
-            alloc::build(rows * row_bytes, |to: *mut u8| {
-                let make = Codes {
-                    scheme: &scheme,
-                    to: Shared::new(to),
-                    row_bytes,
-                    packed: scheme.per_byte() > 1,
-                };
-                let coder = Coder {
-                    scheme: &scheme,
-                    x: &x,
-                    cols,
-                    make,
-                };
-                units = coder.run(rows);
+            alloc::build(rows * scheme.row_bytes(cols), |to| {
+                let sink = PackedCodes::new(&scheme, to, cols);
+                params = Encoder::new(&scheme, &x, (rows, cols), sink).run();
             })
         };
-        Ok((codes, units))
+        Ok((codes, params))
     })?;
-    let shown = |i: usize| {
-        units
-            .iter()
-            .map(|unit| unit.shown(scheme.grid)[i])
-            .collect()
+    let stored = |i: usize| {
+        let params = params.iter();
+        params.map(|p| p.stored(scheme.levels)[i]).collect()
     };
-    let offsets = scheme.has_offsets().then(|| shown(1));
-    Ok((codes, shown(0), offsets))
+    let offsets = scheme.has_offsets().then(|| stored(1));
+    Ok((codes, stored(0), offsets))
 }
 
-/// The values of the codes of x.
-pub fn fake(scheme: Scheme, x: &CpuStorage, l: &Layout) -> Result<CpuStorage> {
+/// The values of the codes of x, which has passed [`Scheme::check`].
+pub fn fake_quantize(scheme: Scheme, (x, l): Arg<CpuStorage>) -> Result<CpuStorage> {
     let (rows, cols) = size(l);
     with_float!("fake_quantize", x, |x: &[T]| {
         let x = RowView::new(x, l);
-        // SAFETY: every row is written.
+        // SAFETY: x has `rows` rows of `cols` columns, there is room for as many values, and the encoder puts them all.
         Ok(T::wrap(unsafe {
-            alloc::build(rows * cols, |to: *mut T| {
-                let make = Values {
-                    to: Shared::new(to),
-                    cols,
-                };
-                let coder = Coder {
-                    scheme: &scheme,
-                    x: &x,
-                    cols,
-                    make,
-                };
-                coder.run(rows);
+            alloc::build(rows * cols, |to| {
+                let sink = Values::new(to, cols);
+                Encoder::new(&scheme, &x, (rows, cols), sink).run();
             })
         }))
     })
 }
 
-/// g where the codes of x reach.
-pub fn clip(scheme: Scheme, (x, xl): Arg, (g, gl): Arg) -> Result<CpuStorage> {
+/// g where x is at most half a step beyond the outermost codes, else 0. x has passed [`Scheme::check`]; g has its shape and
+/// dtype.
+pub fn clip_grad(
+    scheme: Scheme,
+    (x, xl): Arg<CpuStorage>,
+    (g, gl): Arg<CpuStorage>,
+) -> Result<CpuStorage> {
     let (rows, cols) = size(xl);
     with_float!("fake_quantize", x, |x: &[T]| {
         let g = g.as_slice::<T>()?;
         let (x, g) = (RowView::new(x, xl), RowView::new(g, gl));
-        // SAFETY: every row is written.
+        // SAFETY: as for `fake_quantize`; g has x's shape.
         Ok(T::wrap(unsafe {
-            alloc::build(rows * cols, |to: *mut T| {
-                let make = Clipped {
-                    g: &g,
-                    to: Shared::new(to),
-                    cols,
-                    first: scheme.min_code() as f32,
-                    last: scheme.max_code() as f32,
-                };
-                let coder = Coder {
-                    scheme: &scheme,
-                    x: &x,
-                    cols,
-                    make,
-                };
-                coder.run(rows);
+            alloc::build(rows * cols, |to| {
+                let sink = ClippedGrad::new(&scheme, &g, to, cols);
+                Encoder::new(&scheme, &x, (rows, cols), sink).run();
             })
         }))
     })

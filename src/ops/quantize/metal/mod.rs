@@ -1,23 +1,24 @@
 //! Launches of kernels/quantize.metal and kernels/dequantize.metal.
 
-mod dequantize;
-mod work;
+mod decode;
+mod encode;
 
-pub use dequantize::dequantize;
+pub use decode::dequantize;
 
-use super::{Packing, Per, Scheme, NAME};
+use super::{Packing, ScaleScope, Scheme, NAME};
 use crate::check;
 use crate::metal::{alloc, finish, Operand};
+use crate::op;
 use candle_core::backend::{BackendDevice, BackendStorage};
 use candle_core::{CpuStorage, DType, Layout, MetalStorage, Result, Shape};
-use work::{Make, Units, Work};
+use encode::{Encoder, ScaleBuffers, Sink};
 
-type Arg<'a> = (&'a MetalStorage, &'a Layout);
+type Arg<'a> = op::Arg<'a, MetalStorage>;
 
-/// Rows, columns and units: indices are 32-bit, and so is an index and the step of a loop.
+/// The most rows, columns and scales: kernels count them in 32 bits, and an index plus the step of a loop must not overflow.
 const MOST: usize = i32::MAX as usize;
 
-/// Columns that a thread takes at a time: whole bytes of every packing.
+/// Columns that a thread takes at a time: a span, whole bytes of codes.
 fn span(packing: Packing) -> usize {
     match packing {
         Packing::Bits => 8,
@@ -25,45 +26,46 @@ fn span(packing: Packing) -> usize {
     }
 }
 
-/// A tensor as rows, and the units that they are cut into.
+/// A tensor as rows of columns, and how they share scales.
 #[derive(Clone, Copy)]
 struct Sizes {
     rows: usize,
     cols: usize,
-    units: usize,
-    /// Elements of a unit.
+    /// The number of scales.
+    scales: usize,
+    /// Elements that share a scale.
     len: usize,
-    /// Units that each row has for itself.
-    row_units: usize,
-    /// Neighbours in a row that share a unit.
-    unit_cols: usize,
+    /// Scales of each row: 0 if rows share theirs.
+    row_scales: usize,
+    /// Neighbours in a row that share a scale.
+    scale_cols: usize,
 }
 
 impl Sizes {
-    fn new(op: &str, scheme: &Scheme, shape: &Shape) -> Result<Self> {
+    fn new(name: &str, scheme: &Scheme, shape: &Shape) -> Result<Self> {
         let count = shape.elem_count();
         let cols = shape.dims().last().copied().unwrap_or(1);
         let rows = count.checked_div(cols).unwrap_or(0);
-        let units = scheme.scales_shape(shape).elem_count();
-        let (row_units, unit_cols) = match scheme.per {
-            Per::Tensor => (0, cols),
-            Per::Row => (1, cols),
-            Per::Column => (0, 1),
-            Per::Group(group) => (cols / group, group),
+        let scales = scheme.scales_shape(shape)?.elem_count();
+        let (row_scales, scale_cols) = match scheme.scope {
+            ScaleScope::Tensor => (0, cols),
+            ScaleScope::Row => (1, cols),
+            ScaleScope::Column => (0, 1),
+            ScaleScope::Group(group) => (cols / group, group),
         };
-        if rows.max(cols).max(units) > MOST {
+        if rows.max(cols).max(scales) > MOST {
             let message = format!(
-                "{rows} rows of {cols} elements with {units} scales given, up to 2^31 - 1 of each accepted"
+                "got {rows} rows of {cols} elements with {scales} scales, expected up to 2^31 - 1 of each"
             );
-            return Err(check::error(op, message));
+            return Err(check::error(name, message));
         }
         Ok(Sizes {
             rows,
             cols,
-            units,
-            len: count.checked_div(units).unwrap_or(0),
-            row_units,
-            unit_cols,
+            scales,
+            len: count.checked_div(scales).unwrap_or(0),
+            row_scales,
+            scale_cols,
         })
     }
 
@@ -72,13 +74,13 @@ impl Sizes {
     }
 }
 
-/// Whether the bytes of a span may be taken at once, in rows of so many.
+/// Whether a kernel may access the bytes of a span at once, in rows of `row_bytes`.
 fn aligned_codes(scheme: &Scheme, offset: usize, row_bytes: usize) -> u32 {
     let bytes = scheme.bits() as usize;
     u32::from(offset.is_multiple_of(bytes) && row_bytes.is_multiple_of(bytes))
 }
 
-/// Codes, scales and offsets.
+/// The codes, scales and offsets of x.
 pub fn quantize(
     scheme: Scheme,
     x: &MetalStorage,
@@ -86,16 +88,16 @@ pub fn quantize(
 ) -> Result<(MetalStorage, MetalStorage, Option<MetalStorage>)> {
     let device = x.device();
     let sizes = Sizes::new(NAME, &scheme, l.shape())?;
-    let bytes = scheme.codes_shape(l.shape()).elem_count();
+    let bytes = scheme.codes_shape(l.shape())?.elem_count();
     let codes = alloc(device, bytes, DType::U8)?;
-    let wrap = |buffer| finish(buffer, device, sizes.units, DType::F32);
+    let wrap = |buffer| finish(buffer, device, sizes.scales, DType::F32);
     let (scales, offsets) = if sizes.count() > 0 {
-        let units = Units::alloc(&scheme, device, sizes.units)?;
-        Work::new(NAME, scheme, (x, l), sizes)?.run(Make::Codes(&units), &codes)?;
-        (wrap(units.scales), units.offsets.map(wrap))
+        let scales = ScaleBuffers::alloc(&scheme, device, sizes.scales)?;
+        Encoder::new(NAME, scheme, (x, l), sizes)?.run(Sink::Codes(&scales), &codes)?;
+        (wrap(scales.scales), scales.offsets.map(wrap))
     } else {
         let all =
-            |value| device.storage_from_cpu_storage(&CpuStorage::F32(vec![value; sizes.units]));
+            |value| device.storage_from_cpu_storage(&CpuStorage::F32(vec![value; sizes.scales]));
         let offsets = scheme.has_offsets().then(|| all(0.0)).transpose()?;
         (all(scheme.eps)?, offsets)
     };
@@ -103,24 +105,24 @@ pub fn quantize(
 }
 
 /// The values of the codes of x.
-pub fn fake(scheme: Scheme, x: &MetalStorage, l: &Layout) -> Result<MetalStorage> {
-    let op = "fake_quantize";
-    let sizes = Sizes::new(op, &scheme, l.shape())?;
+pub fn fake_quantize(scheme: Scheme, x: &MetalStorage, l: &Layout) -> Result<MetalStorage> {
+    let name = "fake_quantize";
+    let sizes = Sizes::new(name, &scheme, l.shape())?;
     let out = alloc(x.device(), sizes.count(), x.dtype())?;
     if sizes.count() > 0 {
-        Work::new(op, scheme, (x, l), sizes)?.run(Make::Values, &out)?;
+        Encoder::new(name, scheme, (x, l), sizes)?.run(Sink::Values, &out)?;
     }
     Ok(finish(out, x.device(), sizes.count(), x.dtype()))
 }
 
-/// g where the codes of x reach.
-pub fn clip(scheme: Scheme, (x, xl): Arg, (g, gl): Arg) -> Result<MetalStorage> {
-    let op = "fake_quantize";
-    let sizes = Sizes::new(op, &scheme, xl.shape())?;
+/// g where x is at most half a step beyond the outermost codes, else 0.
+pub fn clip_grad(scheme: Scheme, (x, xl): Arg, (g, gl): Arg) -> Result<MetalStorage> {
+    let name = "fake_quantize";
+    let sizes = Sizes::new(name, &scheme, xl.shape())?;
     let out = alloc(x.device(), sizes.count(), x.dtype())?;
     if sizes.count() > 0 {
         let g = Operand::contiguous(g, gl)?;
-        Work::new(op, scheme, (x, xl), sizes)?.run(Make::Clipped(&g), &out)?;
+        Encoder::new(name, scheme, (x, xl), sizes)?.run(Sink::ClippedGrad(&g), &out)?;
     }
     Ok(finish(out, x.device(), sizes.count(), x.dtype()))
 }

@@ -1,194 +1,22 @@
-//! Gradients: dx row by row; dweight and dbias as sums over blocks of rows, then over the blocks in order. The blocks
-//! depend on the sizes alone, so a result is the same bits on every run.
+//! Gradients of the norms. dx is written row by row. dweight and dbias are sums over blocks of rows, then over the blocks
+//! in order; the blocks depend on the sizes alone, so that a result has the same bits on every run.
 
-use super::{split, Kind, Layer, Moments, Norm, Rms, RowNorm, L2};
+use super::{rows_and_cols, slices, RowNorm};
+use crate::cpu::column_sums::sum_rows;
 use crate::cpu::element::Element;
-use crate::cpu::parallel::{self, Shared};
-use crate::cpu::rows::{fold, Fold};
-use crate::cpu::simd::{dispatch, Kernel, Simd};
-use crate::cpu::{alloc, gather, with_float};
-use crate::ops::affine_norm::{AffineNorm, Arg};
+use crate::cpu::fold::fold;
+use crate::cpu::moments::{Divisor, MomentSums, Moments, RowGradSums};
+use crate::cpu::parallel::Shared;
+use crate::cpu::pieces::{for_each_piece, Pieces};
+use crate::cpu::row_view::RowView;
+use crate::cpu::simd::Simd;
+use crate::cpu::two_pass::{self, TwoPassRow};
+use crate::cpu::{alloc, with_float};
+use crate::ops::affine_norm::Arg;
 use candle_core::{CpuStorage, Result, Shape};
-use std::marker::PhantomData;
 use std::ops::Range;
 
-/// Cost of an element, as in [`parallel`].
-const COST: usize = 6;
-
-/// Σh and Σ(h·x̂) of a row, h = g or g·weight.
-#[derive(Clone, Copy)]
-struct Pulls<K> {
-    moments: Moments,
-    norm: PhantomData<K>,
-}
-
-impl<K: Norm> Fold<2, 2> for Pulls<K> {
-    #[inline(always)]
-    fn step<S: Simd>(&self, s: S, [sum, dot]: [S::F; 2], [x, h]: [S::F; 2]) -> [S::F; 2] {
-        let x = self.moments.apply::<S, K>(s, x);
-        [s.add(sum, h), s.fma(h, x, dot)]
-    }
-}
-
-impl<K: Norm> Fold<3, 2> for Pulls<K> {
-    #[inline(always)]
-    fn step<S: Simd>(&self, s: S, acc: [S::F; 2], [x, g, weight]: [S::F; 3]) -> [S::F; 2] {
-        Fold::<2, 2>::step(self, s, acc, [x, s.mul(g, weight)])
-    }
-}
-
-/// A block of rows. `sums` are the block's own: dweight, then dbias, the first `VECTORS` of them.
-struct Backward<T, K, const WEIGHT: bool, const VECTORS: usize> {
-    x: *const T,
-    g: *const T,
-    weight: *const T,
-    dx: *mut T,
-    sums: *mut f32,
-    rows: usize,
-    cols: usize,
-    eps: f32,
-    norm: PhantomData<K>,
-}
-
-/// A row, and dx = (h − x̂·slope − offset)·scale.
-struct Row<T> {
-    x: *const T,
-    g: *const T,
-    dx: *mut T,
-    moments: Moments,
-    slope: f32,
-    offset: f32,
-}
-
-impl<T: Element, K: Norm, const WEIGHT: bool, const VECTORS: usize>
-    Backward<T, K, WEIGHT, VECTORS>
-{
-    /// # Safety
-    /// The pointers hold more than `row` rows.
-    #[inline(always)]
-    unsafe fn row<S: Simd>(&self, s: S, row: usize) -> Row<T> {
-        let n = self.cols;
-        let (x, g) = (self.x.add(row * n), self.g.add(row * n));
-        let moments = Moments::of::<S, T, K>(s, x, n, self.eps);
-        let pulls = Pulls::<K> {
-            moments,
-            norm: PhantomData,
-        };
-        let [sum, dot] = if WEIGHT {
-            fold(s, pulls, [x, g, self.weight], n)
-        } else {
-            fold(s, pulls, [x, g], n)
-        };
-        let offset = if K::CENTRED { sum / n as f32 } else { 0.0 };
-        Row {
-            x,
-            g,
-            dx: self.dx.add(row * n),
-            moments,
-            slope: dot * moments.pull,
-            offset,
-        }
-    }
-
-    /// # Safety
-    /// As [`Element::load_piece`] and its like, at element `i` of the row.
-    #[inline(always)]
-    unsafe fn piece<S: Simd, const FULL: bool>(&self, s: S, row: &Row<T>, i: usize) {
-        let left = self.cols - i;
-        let g = T::load_piece::<S, FULL>(s, row.g.add(i), left);
-        let x = T::load_piece::<S, FULL>(s, row.x.add(i), left);
-        let x = row.moments.apply::<S, K>(s, x);
-        let mut h = g;
-        if WEIGHT {
-            h = s.mul(g, T::load_piece::<S, FULL>(s, self.weight.add(i), left));
-        }
-        let dx = s.fnma(x, s.splat(row.slope), s.sub(h, s.splat(row.offset)));
-        let dx = s.mul(dx, s.splat(row.moments.scale));
-        T::store_piece::<S, FULL>(s, row.dx.add(i), left, dx);
-        if VECTORS > 0 {
-            let p = self.sums.add(i);
-            let sum = f32::load_piece::<S, FULL>(s, p, left);
-            f32::store_piece::<S, FULL>(s, p, left, s.fma(g, x, sum));
-        }
-        if VECTORS > 1 {
-            let p = self.sums.add(self.cols + i);
-            let sum = f32::load_piece::<S, FULL>(s, p, left);
-            f32::store_piece::<S, FULL>(s, p, left, s.add(g, sum));
-        }
-    }
-}
-
-impl<T: Element, K: Norm, const WEIGHT: bool, const VECTORS: usize> Kernel
-    for Backward<T, K, WEIGHT, VECTORS>
-{
-    type Output = ();
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        for row in 0..self.rows {
-            // SAFETY: the pointers hold `rows` rows of `cols` elements, and sums and weight of `cols`.
-            unsafe {
-                let row = self.row(s, row);
-                let mut i = 0;
-                while i + S::LANES <= self.cols {
-                    self.piece::<S, true>(s, &row, i);
-                    i += S::LANES;
-                }
-                if i < self.cols {
-                    self.piece::<S, false>(s, &row, i);
-                }
-            }
-        }
-    }
-}
-
-/// What the blocks share.
-struct Blocks<T> {
-    x: Shared<T>,
-    g: Shared<T>,
-    weight: Option<Shared<T>>,
-    dx: Shared<T>,
-    cols: usize,
-    norm: RowNorm,
-    vectors: usize,
-}
-
-impl<T: Element> Blocks<T> {
-    /// # Safety
-    /// The pointers hold the rows in `range`, `sums` holds `vectors · cols`.
-    unsafe fn backward(&self, range: Range<usize>, sums: *mut f32) {
-        match (self.norm.kind, self.weight.is_some(), self.vectors) {
-            (Kind::L2, ..) => self.run::<L2, false, 0>(range, sums),
-            (Kind::Rms, false, _) => self.run::<Rms, false, 0>(range, sums),
-            (Kind::Rms, true, 0) => self.run::<Rms, true, 0>(range, sums),
-            (Kind::Rms, true, _) => self.run::<Rms, true, 1>(range, sums),
-            (Kind::Layer, false, _) => self.run::<Layer, false, 0>(range, sums),
-            (Kind::Layer, true, 0) => self.run::<Layer, true, 0>(range, sums),
-            (Kind::Layer, true, 1) => self.run::<Layer, true, 1>(range, sums),
-            (Kind::Layer, true, _) => self.run::<Layer, true, 2>(range, sums),
-        }
-    }
-
-    unsafe fn run<K: Norm, const WEIGHT: bool, const VECTORS: usize>(
-        &self,
-        range: Range<usize>,
-        sums: *mut f32,
-    ) {
-        let start = range.start * self.cols;
-        dispatch(Backward::<T, K, WEIGHT, VECTORS> {
-            x: self.x.get().add(start),
-            g: self.g.get().add(start),
-            weight: self.weight.map_or(std::ptr::null(), |w| w.get()),
-            dx: self.dx.get().add(start),
-            sums,
-            rows: range.len(),
-            cols: self.cols,
-            eps: self.norm.eps,
-            norm: PhantomData,
-        })
-    }
-}
-
-/// `[dx, dweight, dbias]`, of the vectors' gradients the first `vectors`.
+/// dx, dweight and dbias one after the other; of the last two, the first `vectors`.
 pub fn backward(
     norm: RowNorm,
     (x, xl): Arg<CpuStorage>,
@@ -196,106 +24,225 @@ pub fn backward(
     weight: Option<Arg<CpuStorage>>,
     vectors: usize,
 ) -> Result<(CpuStorage, Shape)> {
-    let (rows, cols) = split(xl);
+    let [rows, cols] = rows_and_cols(xl);
     let n = rows * cols + vectors * cols;
     let out = with_float!(norm.name(), x, |x: &[T]| {
-        let x = gather::contiguous(x, xl);
-        let g = gather::contiguous(g.as_slice::<T>()?, gl);
-        let slices = super::slices::<T>([weight, None])?;
-        // SAFETY: dx is written row by row, what follows it by `total`.
-        Ok(T::wrap(unsafe {
+        let x = &RowView::new(x, xl);
+        let g = &RowView::new(g.as_slice::<T>()?, gl);
+        let [weight, _] = slices::<T>([weight, None])?;
+        let rows_per_sum = rows_per_sum(rows);
+        let mut sums = vec![0f32; rows.div_ceil(rows_per_sum) * vectors * cols];
+        // SAFETY: x, g and dx have the rows, and `sums` has `vectors` sums for each block of them. dx is written row by
+        // row, what follows it by `sum_rows`.
+        let out = unsafe {
             alloc::build(n, |out| {
-                let blocks = Blocks {
-                    x: Shared::new(x.as_ptr().cast_mut()),
-                    g: Shared::new(g.as_ptr().cast_mut()),
-                    weight: super::pointers(&slices)[0],
-                    dx: Shared::new(out),
-                    cols,
+                let gradients = GradRows {
                     norm,
+                    x,
+                    g,
+                    weight: weight.as_deref(),
+                    dx: Shared::new(out),
+                    sums: Shared::new(sums.as_mut_ptr()),
+                    rows_per_sum,
+                    cols,
                     vectors,
                 };
-                if vectors == 0 {
-                    return parallel::ranges(rows, cols * COST, 1, |range| {
-                        blocks.backward(range, std::ptr::null_mut())
-                    });
-                }
-                let block = block_rows(rows);
-                let mut sums = vec![0f32; rows.div_ceil(block) * vectors * cols];
-                let shared = Shared::new(sums.as_mut_ptr());
-                parallel::ranges(rows.div_ceil(block), block * cols * COST, 1, |range| {
-                    for i in range {
-                        let sums = shared.get().add(i * vectors * cols);
-                        blocks.backward(i * block..rows.min((i + 1) * block), sums);
-                    }
-                });
-                let n = vectors * cols;
-                total(&sums, n, n, out.add(rows * cols));
+                gradients.run(rows);
+                let wanted = vectors * cols;
+                sum_rows(&sums, wanted, wanted, out.add(rows * cols));
             })
-        }))
+        };
+        Ok(T::wrap(out))
     })?;
     Ok((out, n.into()))
 }
 
-/// Rows of a block: enough that its sums are a small share of what it reads, and at most 64 blocks.
-fn block_rows(rows: usize) -> usize {
+/// The rows that are added up to one sum: enough that the sums are a small part of what is read (one in 8 rows), and at
+/// most 64 sums.
+fn rows_per_sum(rows: usize) -> usize {
     rows.div_ceil(64).max(8)
 }
 
-/// The sum of all rows of `parts`, `stride` elements each, of which the first `n` are wanted.
-///
-/// # Safety
-/// `out` is valid for writes of `n` elements; `parts` holds whole rows.
-pub unsafe fn total<T: Element>(parts: &[f32], stride: usize, n: usize, out: *mut T) {
-    let rows = parts.len().checked_div(stride).unwrap_or(0);
-    let (parts, out) = (Shared::new(parts.as_ptr().cast_mut()), Shared::new(out));
-    parallel::ranges(n, rows.max(1), 64, |range| {
-        dispatch(Total {
-            parts: parts.get().add(range.start),
-            out: out.get().add(range.start),
-            len: range.len(),
-            rows,
-            stride,
-        })
-    });
+/// What the gradients are made of, and where they go.
+struct GradRows<'a, T> {
+    norm: RowNorm,
+    x: &'a RowView<'a, T>,
+    g: &'a RowView<'a, T>,
+    weight: Option<&'a [T]>,
+    dx: Shared<T>,
+    sums: Shared<f32>,
+    rows_per_sum: usize,
+    cols: usize,
+    vectors: usize,
 }
 
-struct Total<T> {
-    parts: *const f32,
-    out: *mut T,
-    len: usize,
-    rows: usize,
-    stride: usize,
-}
-
-impl<T: Element> Total<T> {
+impl<T: Element> GradRows<'_, T> {
     /// # Safety
-    /// As [`Element::load_piece`] and its like, at element `i` of each row.
-    #[inline(always)]
-    unsafe fn piece<S: Simd, const FULL: bool>(&self, s: S, i: usize) {
-        let left = self.len - i;
-        let mut sum = s.splat(0.0);
-        for row in 0..self.rows {
-            let p = self.parts.add(row * self.stride + i);
-            sum = s.add(sum, f32::load_piece::<S, FULL>(s, p, left));
+    /// x, g and dx have `rows` rows of `cols` elements; `sums` has `vectors · cols` elements for every `rows_per_sum` rows.
+    unsafe fn run(&self, rows: usize) {
+        let centred = self.norm.kind.is_centred();
+        match (centred, self.weight.is_some(), self.vectors) {
+            (false, false, _) => self.run_as::<false, false, 0>(rows),
+            (false, true, 0) => self.run_as::<false, true, 0>(rows),
+            (false, true, _) => self.run_as::<false, true, 1>(rows),
+            (true, false, _) => self.run_as::<true, false, 0>(rows),
+            (true, true, 0) => self.run_as::<true, true, 0>(rows),
+            (true, true, 1) => self.run_as::<true, true, 1>(rows),
+            (true, true, _) => self.run_as::<true, true, 2>(rows),
         }
-        T::store_piece::<S, FULL>(s, self.out.add(i), left, sum);
+    }
+
+    unsafe fn run_as<const CENTRED: bool, const WEIGHT: bool, const VECTORS: usize>(
+        &self,
+        rows: usize,
+    ) {
+        let weight = self.weight.unwrap_or_default();
+        assert!(!WEIGHT || weight.len() == self.cols);
+        let op = Gradient::<T, CENTRED, WEIGHT, VECTORS> {
+            x: self.x,
+            g: self.g,
+            weight,
+            dx: self.dx,
+            sums: self.sums,
+            rows_per_sum: self.rows_per_sum,
+            sum_len: self.vectors * self.cols,
+            cols: self.cols,
+            divisor: self.norm.kind.divisor(),
+            eps: self.norm.eps,
+        };
+        two_pass::run(op, rows, self.cols)
     }
 }
 
-impl<T: Element> Kernel for Total<T> {
-    type Output = ();
+/// [`GradRows`], of whose sums the first `VECTORS` are wanted: dweight, then dbias.
+#[derive(Clone, Copy)]
+struct Gradient<'a, T, const CENTRED: bool, const WEIGHT: bool, const VECTORS: usize> {
+    x: &'a RowView<'a, T>,
+    g: &'a RowView<'a, T>,
+    weight: &'a [T],
+    dx: Shared<T>,
+    sums: Shared<f32>,
+    rows_per_sum: usize,
+    sum_len: usize,
+    cols: usize,
+    divisor: Divisor,
+    eps: f32,
+}
+
+/// The moments of x, Σh and Σ h·(x − mean), where h = g or g · weight.
+#[derive(Clone, Copy)]
+struct GradStat {
+    moments: MomentSums,
+    sum: f32,
+    dot: f32,
+}
+
+impl<T: Element, const CENTRED: bool, const WEIGHT: bool, const VECTORS: usize> TwoPassRow
+    for Gradient<'_, T, CENTRED, WEIGHT, VECTORS>
+{
+    type Stat = GradStat;
+
+    fn cost(cols: usize) -> usize {
+        cols * 6
+    }
+
+    fn rows_together(&self) -> usize {
+        match VECTORS {
+            0 => 1,
+            _ => self.rows_per_sum,
+        }
+    }
+
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let mut i = 0;
-        // SAFETY: see `total`.
-        unsafe {
-            while i + S::LANES <= self.len {
-                self.piece::<S, true>(s, i);
-                i += S::LANES;
-            }
-            if i < self.len {
-                self.piece::<S, false>(s, i);
-            }
+    unsafe fn measure<S: Simd>(&self, s: S, row: usize, cols: Range<usize>) -> GradStat {
+        let (start, n) = (cols.start, cols.len());
+        let (x, g) = (self.x.row(row).add(start), self.g.row(row).add(start));
+        let moments = MomentSums::measure::<S, T, CENTRED>(s, x, n);
+        let sums = RowGradSums {
+            mean: moments.mean(),
+        };
+        let [sum, dot] = if WEIGHT {
+            fold(s, sums, [x, g, self.weight.as_ptr().add(start)], n)
+        } else {
+            fold(s, sums, [x, g], n)
+        };
+        GradStat { moments, sum, dot }
+    }
+
+    fn join(&self, a: GradStat, b: GradStat) -> GradStat {
+        let moments = a.moments.join::<CENTRED>(b.moments);
+        let dot = |part: GradStat| part.dot + part.sum * (part.moments.mean() - moments.mean());
+        GradStat {
+            moments,
+            sum: a.sum + b.sum,
+            dot: dot(a) + dot(b),
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn apply<S: Simd>(&self, s: S, row: usize, cols: Range<usize>, stat: GradStat) {
+        let moments = Moments::new::<CENTRED>(stat.moments, self.divisor, self.eps);
+        // Σ h·x̂
+        let mut dot = stat.dot * moments.scale;
+        let mut offset = 0.0;
+        if CENTRED {
+            dot += stat.sum * moments.shift;
+            offset = stat.sum / self.cols as f32;
+        }
+        let dweight = match VECTORS {
+            0 => self.sums.get(),
+            _ => self.sums.get().add(row / self.rows_per_sum * self.sum_len),
+        };
+        let row = GradRow::<T, CENTRED, WEIGHT, VECTORS> {
+            x: self.x.row(row),
+            g: self.g.row(row),
+            weight: self.weight.as_ptr(),
+            dx: self.dx.get().add(row * self.cols),
+            dweight,
+            dbias: dweight.wrapping_add(self.cols),
+            moments,
+            slope: dot * moments.grad_factor,
+            offset,
+        };
+        for_each_piece(s, cols, &row);
+    }
+}
+
+/// One row of x, g and dx = (h − x̂ · slope − offset) · scale, and the sums that it adds to.
+struct GradRow<T, const CENTRED: bool, const WEIGHT: bool, const VECTORS: usize> {
+    x: *const T,
+    g: *const T,
+    weight: *const T,
+    dx: *mut T,
+    dweight: *mut f32,
+    dbias: *mut f32,
+    moments: Moments,
+    slope: f32,
+    offset: f32,
+}
+
+impl<T: Element, const CENTRED: bool, const WEIGHT: bool, const VECTORS: usize> Pieces
+    for GradRow<T, CENTRED, WEIGHT, VECTORS>
+{
+    #[inline(always)]
+    unsafe fn piece<S: Simd, const FULL: bool>(&self, s: S, i: usize, left: usize) {
+        let g = T::load_piece::<S, FULL>(s, self.g.add(i), left);
+        let x = T::load_piece::<S, FULL>(s, self.x.add(i), left);
+        let x = self.moments.apply::<S, CENTRED>(s, x);
+        let mut h = g;
+        if WEIGHT {
+            h = s.mul(g, T::load_piece::<S, FULL>(s, self.weight.add(i), left));
+        }
+        let dx = s.fnma(x, s.splat(self.slope), s.sub(h, s.splat(self.offset)));
+        let dx = s.mul(dx, s.splat(self.moments.scale));
+        T::store_piece::<S, FULL>(s, self.dx.add(i), left, dx);
+        if VECTORS > 0 {
+            let sum = f32::load_piece::<S, FULL>(s, self.dweight.add(i), left);
+            f32::store_piece::<S, FULL>(s, self.dweight.add(i), left, s.fma(g, x, sum));
+        }
+        if VECTORS > 1 {
+            let sum = f32::load_piece::<S, FULL>(s, self.dbias.add(i), left);
+            f32::store_piece::<S, FULL>(s, self.dbias.add(i), left, s.add(g, sum));
         }
     }
 }

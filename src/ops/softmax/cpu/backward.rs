@@ -1,47 +1,35 @@
-//! Gradients over rows: a sum over the row, then one pass that writes.
+//! The gradient over rows: sum g·y (or g, for the logarithm), then write dx.
 
 use crate::cpu::element::Element;
+use crate::cpu::fold::{fold, Dot, Sum};
+use crate::cpu::math;
 use crate::cpu::parallel::{self, Shared};
-use crate::cpu::row_op::{self, RowOp};
+use crate::cpu::pieces::{for_each_piece, Pieces};
 use crate::cpu::row_view::RowView;
 use crate::cpu::simd::Simd;
-use crate::cpu::{math, rows};
-use crate::ops::softmax::SoftmaxBwd;
+use crate::cpu::two_pass::{self, TwoPassRow};
 use std::ops::Range;
 
 /// # Safety
 /// `y`, `g` and `dx` have `rows` rows of `cols` elements.
-pub unsafe fn run<T: Element>(
-    y: &RowView<T>,
-    g: &RowView<T>,
+pub unsafe fn run<T: Element, const LOG: bool>(
+    [y, g]: [&RowView<T>; 2],
     dx: Shared<T>,
-    op: SoftmaxBwd,
+    scale: f32,
     [rows, cols]: [usize; 2],
 ) {
-    let scale = op.scale;
-    if op.log {
-        let op = Backward::<T, true> {
-            y,
-            g,
-            dx,
-            cols,
-            scale,
-        };
-        row_op::run(op, rows, cols)
-    } else {
-        let op = Backward::<T, false> {
-            y,
-            g,
-            dx,
-            cols,
-            scale,
-        };
-        row_op::run(op, rows, cols)
-    }
+    let op = Gradient::<T, LOG> {
+        y,
+        g,
+        dx,
+        cols,
+        scale,
+    };
+    two_pass::run(op, rows, cols)
 }
 
 #[derive(Clone, Copy)]
-struct Backward<'a, T, const LOG: bool> {
+struct Gradient<'a, T, const LOG: bool> {
     y: &'a RowView<'a, T>,
     g: &'a RowView<'a, T>,
     dx: Shared<T>,
@@ -51,7 +39,7 @@ struct Backward<'a, T, const LOG: bool> {
 
 /// The gradient of one vector, `sum` being Σ g·y, or Σ g for the logarithm.
 #[inline(always)]
-pub fn slope<S: Simd, const LOG: bool>(s: S, y: S::F, g: S::F, sum: S::F, scale: S::F) -> S::F {
+pub fn gradient<S: Simd, const LOG: bool>(s: S, y: S::F, g: S::F, sum: S::F, scale: S::F) -> S::F {
     if LOG {
         s.fnma(math::exp_nonpositive(s, y), sum, g)
     } else {
@@ -59,46 +47,66 @@ pub fn slope<S: Simd, const LOG: bool>(s: S, y: S::F, g: S::F, sum: S::F, scale:
     }
 }
 
-impl<T: Element, const LOG: bool> RowOp for Backward<'_, T, LOG> {
-    /// The sum of [`slope`].
+/// What an element of the gradient costs, in the units of [`parallel`].
+pub const fn cost(log: bool) -> usize {
+    if log {
+        parallel::EXP
+    } else {
+        2
+    }
+}
+
+impl<T: Element, const LOG: bool> TwoPassRow for Gradient<'_, T, LOG> {
+    /// Σ g·y for a softmax, Σ g for a log-softmax: the argument `sum` of [`gradient`].
     type Stat = f32;
-    const COST: usize = if LOG { parallel::EXP } else { 2 };
+
+    fn cost(cols: usize) -> usize {
+        cols * cost(LOG)
+    }
 
     #[inline(always)]
     unsafe fn measure<S: Simd>(&self, s: S, row: usize, cols: Range<usize>) -> f32 {
-        let (y, g) = (
-            self.y.row(row).add(cols.start),
-            self.g.row(row).add(cols.start),
-        );
+        let [y, g] = [self.y, self.g].map(|rows| rows.row(row).add(cols.start));
         let [sum] = if LOG {
-            rows::fold(s, rows::Sum, [g], cols.len())
+            fold(s, Sum, [g], cols.len())
         } else {
-            rows::fold(s, rows::Dot, [y, g], cols.len())
+            fold(s, Dot, [y, g], cols.len())
         };
         sum
     }
 
-    #[inline(always)]
-    fn join(a: f32, b: f32) -> f32 {
+    fn join(&self, a: f32, b: f32) -> f32 {
         a + b
     }
 
     #[inline(always)]
     unsafe fn apply<S: Simd>(&self, s: S, row: usize, cols: Range<usize>, sum: f32) {
-        let (y, g) = (self.y.row(row), self.g.row(row));
-        let dx = self.dx.get().add(row * self.cols);
-        let (sum, scale) = (s.splat(sum), s.splat(self.scale));
-        let mut i = cols.start;
-        while i + S::LANES <= cols.end {
-            let d = slope::<S, LOG>(s, T::load(s, y.add(i)), T::load(s, g.add(i)), sum, scale);
-            T::store(s, dx.add(i), d);
-            i += S::LANES;
-        }
-        if i < cols.end {
-            let left = cols.end - i;
-            let y = T::load_partial(s, y.add(i), left, 0.0);
-            let g = T::load_partial(s, g.add(i), left, 0.0);
-            T::store_partial(s, dx.add(i), left, slope::<S, LOG>(s, y, g, sum, scale));
-        }
+        let row = GradientRow::<T, LOG> {
+            y: self.y.row(row),
+            g: self.g.row(row),
+            dx: self.dx.get().add(row * self.cols),
+            sum,
+            scale: self.scale,
+        };
+        for_each_piece(s, cols, &row);
+    }
+}
+
+/// One row of y, g and dx, and the sum of [`gradient`].
+struct GradientRow<T, const LOG: bool> {
+    y: *const T,
+    g: *const T,
+    dx: *mut T,
+    sum: f32,
+    scale: f32,
+}
+
+impl<T: Element, const LOG: bool> Pieces for GradientRow<T, LOG> {
+    #[inline(always)]
+    unsafe fn piece<S: Simd, const FULL: bool>(&self, s: S, i: usize, left: usize) {
+        let y = T::load_piece::<S, FULL>(s, self.y.add(i), left);
+        let g = T::load_piece::<S, FULL>(s, self.g.add(i), left);
+        let d = gradient::<S, LOG>(s, y, g, s.splat(self.sum), s.splat(self.scale));
+        T::store_piece::<S, FULL>(s, self.dx.add(i), left, d);
     }
 }

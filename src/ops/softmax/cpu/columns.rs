@@ -1,31 +1,35 @@
-//! Softmax over a dim that is not the last: `[outer, n, inner]` over n, vectorised across inner.
+//! Softmax over a dim that is not the last: `[outer, n, inner]` over n, with the columns of `inner` side by side in a
+//! vector.
 //!
-//! A tile is all n rows of some columns, narrow enough to stay in the L2 cache between the passes. Its
-//! last vector reaches back over the one before it where the columns don't fill it: outputs are not
-//! inputs here, so that lanes may be computed twice.
+//! A tile is all n rows of some columns, narrow enough to stay in the L2 cache between the passes. Where the columns don't
+//! fill the tile's last vector, that vector begins earlier and overlaps the one before it: the output is not the input
+//! here, so that columns may be computed twice.
 
-use super::backward::slope;
+use super::backward::{cost, gradient};
 use crate::cpu::alloc;
 use crate::cpu::element::Element;
 use crate::cpu::math;
 use crate::cpu::parallel::{self, Shared};
 use crate::cpu::simd::{dispatch, Kernel, Simd, MAX_LANES};
-use crate::ops::softmax::SoftmaxBwd;
 use std::mem::MaybeUninit;
 
-/// Elements of a tile, at least; 128 KB in f32.
+/// Elements of a tile, at least: 128 KB in f32, a part of an L2 cache that leaves room for the output.
 const TILE: usize = 32 * 1024;
+/// Columns of a tile, at most, so that its accumulators take 4 KB of stack.
 const MAX_WIDTH: usize = 256;
 
-/// Calls `work(offset, width, scratch)` for the tiles, in parallel; a thread's scratch stays what it was. No tile is narrower than a vector, as long
-/// as `inner` is not.
-fn tiles(
+/// Calls `work(offset, tile, scratch)` for the tiles, in parallel. `scratch` is the thread's own, and keeps its capacity from
+/// tile to tile. A tile has at least [`MAX_LANES`] columns, or all `inner` where there are fewer.
+fn for_each_tile(
     [outer, n, inner]: [usize; 3],
     cost: usize,
-    work: impl Fn(usize, usize, &mut Vec<f32>) + Send + Sync,
+    work: impl Fn(usize, Tile, &mut Vec<f32>) + Send + Sync,
 ) {
-    let width = (TILE / n.max(1)).clamp(MAX_LANES, MAX_WIDTH) / MAX_LANES * MAX_LANES;
-    // The last tile takes what is left over, which may be a width and a bit.
+    if n == 0 {
+        return;
+    }
+    let width = (TILE / n).clamp(MAX_LANES, MAX_WIDTH) / MAX_LANES * MAX_LANES;
+    // The last tile takes the columns that are left over too, fewer than `width`.
     let tiles = (inner / width).max(1);
     parallel::ranges(outer * tiles, n * width * cost, 1, |units| {
         let mut scratch = Vec::new();
@@ -37,81 +41,63 @@ fn tiles(
             } else {
                 start + width
             };
-            work(outer * n * inner + start, end - start, &mut scratch);
+            let tile = Tile {
+                n,
+                stride: inner,
+                width: end - start,
+            };
+            work(outer * n * inner + start, tile, &mut scratch);
         }
     });
 }
 
-pub fn forward<T: Element>(x: &[T], log: bool, dims: [usize; 3]) -> Vec<T> {
-    let [_, n, inner] = dims;
-    // SAFETY: the tiles are disjoint and cover all of the output; inner is at least a vector.
+/// `inner` must be [`MAX_LANES`] at least.
+pub fn forward<T: Element, const LOG: bool>(x: &[T], size: [usize; 3]) -> Vec<T> {
+    let [outer, n, inner] = size;
+    assert!(x.len() == outer * n * inner && inner >= MAX_LANES);
+    // SAFETY: the tiles are disjoint and cover all of x and y.
     unsafe {
         alloc::build(x.len(), |y: *mut T| {
             let y = Shared::new(y);
-            tiles(dims, parallel::EXP, |offset, width, scratch| {
-                let tile = Tile {
-                    n,
-                    stride: inner,
-                    width,
-                };
-                let (x, y) = (&x[offset..], Shared::new(y.get().add(offset)));
-                if log {
-                    dispatch(Forward::<T, true> {
-                        x,
-                        y,
-                        scratch,
-                        tile,
-                    })
-                } else {
-                    dispatch(Forward::<T, false> {
-                        x,
-                        y,
-                        scratch,
-                        tile,
-                    })
-                }
+            for_each_tile(size, parallel::EXP, |offset, tile, scratch| {
+                dispatch(Forward::<T, LOG> {
+                    x: &x[offset..],
+                    y: Shared::new(y.get().add(offset)),
+                    scratch,
+                    tile,
+                })
             });
         })
     }
 }
 
-pub fn backward<T: Element>(y: &[T], g: &[T], op: SoftmaxBwd, dims: [usize; 3]) -> Vec<T> {
-    let ([_, n, inner], scale) = (dims, op.scale);
-    // SAFETY: as in `forward`.
+/// `inner` must be [`MAX_LANES`] at least.
+pub fn backward<T: Element, const LOG: bool>(
+    y: &[T],
+    g: &[T],
+    scale: f32,
+    size: [usize; 3],
+) -> Vec<T> {
+    let [outer, n, inner] = size;
+    assert!(y.len() == outer * n * inner && g.len() == y.len() && inner >= MAX_LANES);
+    // SAFETY: the tiles are disjoint and cover all of y, g and dx.
     unsafe {
         alloc::build(y.len(), |dx: *mut T| {
             let dx = Shared::new(dx);
-            let cost = if op.log { parallel::EXP } else { 2 };
-            tiles(dims, cost, |offset, width, _| {
-                let tile = Tile {
-                    n,
-                    stride: inner,
-                    width,
-                };
-                let (y, g) = (&y[offset..], &g[offset..]);
-                let dx = Shared::new(dx.get().add(offset));
-                if op.log {
-                    dispatch(Backward::<T, true> {
-                        y,
-                        g,
-                        dx,
-                        scale,
-                        tile,
-                    })
-                } else {
-                    dispatch(Backward::<T, false> {
-                        y,
-                        g,
-                        dx,
-                        scale,
-                        tile,
-                    })
-                }
+            for_each_tile(size, cost(LOG), |offset, tile, _| {
+                dispatch(Backward::<T, LOG> {
+                    y: &y[offset..],
+                    g: &g[offset..],
+                    dx: Shared::new(dx.get().add(offset)),
+                    scale,
+                    tile,
+                })
             });
         })
     }
 }
 
+/// `n` rows of `width` columns, `stride` elements apart.
 #[derive(Clone, Copy)]
 struct Tile {
     n: usize,
@@ -124,14 +110,14 @@ impl Tile {
     fn vectors<S: Simd>(self) -> usize {
         self.width.div_ceil(S::LANES)
     }
-    /// The first column of a vector.
+    /// The first column of a vector; the last vector overlaps the one before it.
     #[inline(always)]
     fn column<S: Simd>(self, vector: usize) -> usize {
         (vector * S::LANES).min(self.width - S::LANES)
     }
 }
 
-/// A value for each lane of each vector of a tile.
+/// A value for each lane of each vector of a tile, which is less than `2 · MAX_WIDTH` wide.
 type Accumulators = MaybeUninit<[f32; 2 * MAX_WIDTH + MAX_LANES]>;
 
 struct Forward<'a, T, const LOG: bool> {
@@ -157,13 +143,15 @@ impl<T: Element, const LOG: bool> Kernel for Forward<'_, T, LOG> {
             self.scratch.reserve(tile.n * pitch);
         }
         let e = self.scratch.as_mut_ptr();
-        // SAFETY: x and y have n rows of `width` columns, the accumulators and each row of the
-        // scratch have all vectors of one.
+        // SAFETY: x and y have the tile's n rows of `width` columns, and a vector begins at most `LANES` columns before
+        // their end. `max` and `sum` have room for `vectors` vectors: a tile is less than 2 · MAX_WIDTH wide. So has each of
+        // the n rows of the scratch.
         unsafe {
             for v in 0..vectors {
                 s.store_f32(max.add(v * S::LANES), s.splat(f32::NEG_INFINITY));
                 s.store_f32(sum.add(v * S::LANES), s.splat(0.0));
             }
+            // Find the maxima.
             for r in 0..tile.n {
                 let x = self.x.as_ptr().add(r * tile.stride);
                 for v in 0..vectors {
@@ -172,6 +160,7 @@ impl<T: Element, const LOG: bool> Kernel for Forward<'_, T, LOG> {
                     s.store_f32(top, s.max(x, s.load_f32(top)));
                 }
             }
+            // Compute the exponentials and their sums.
             for r in 0..tile.n {
                 let x = self.x.as_ptr().add(r * tile.stride);
                 for v in 0..vectors {
@@ -183,6 +172,7 @@ impl<T: Element, const LOG: bool> Kernel for Forward<'_, T, LOG> {
                     }
                 }
             }
+            // Normalise.
             for v in 0..vectors {
                 let sum = sum.add(v * S::LANES);
                 let total = s.load_f32(sum);
@@ -229,7 +219,7 @@ impl<T: Element, const LOG: bool> Kernel for Backward<'_, T, LOG> {
         let mut sum = Accumulators::uninit();
         let sum = sum.as_mut_ptr().cast::<f32>();
         let scale = s.splat(self.scale);
-        // SAFETY: y, g and dx have n rows of `width` columns, the accumulators all vectors of one.
+        // SAFETY: as in `Forward`, for y, g and dx.
         unsafe {
             for v in 0..vectors {
                 s.store_f32(sum.add(v * S::LANES), s.splat(0.0));
@@ -255,7 +245,7 @@ impl<T: Element, const LOG: bool> Kernel for Backward<'_, T, LOG> {
                 for v in 0..vectors {
                     let (total, col) = (s.load_f32(sum.add(v * S::LANES)), tile.column::<S>(v));
                     let (y, g) = (T::load(s, y.add(col)), T::load(s, g.add(col)));
-                    let d = slope::<S, LOG>(s, y, g, total, scale);
+                    let d = gradient::<S, LOG>(s, y, g, total, scale);
                     T::store(s, self.dx.get().add(at + col), d);
                 }
             }

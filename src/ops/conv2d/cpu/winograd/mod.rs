@@ -1,37 +1,53 @@
-//! Winograd's F(4×4, 3×3): 4 by 4 outputs by 36 multiplications instead of 144, in a domain that 6 by 6 elements of the
-//! image are transformed to, and the kernel ahead of time.
+//! Winograd's F(4×4, 3×3): a tile of 4 by 4 outputs takes 36 multiplications per channel instead of 144.
+//!
+//! ```text
+//!     y = Aᵀ [ (G w Gᵀ) ⊙ (Bᵀ x B) ] A        w 3×3, x 6×6, y 4×4; ⊙ and the sum over channels in a domain of 6×6 points
+//! ```
+//!
+//! For each block of tiles, and for each of the 36 points, the sum over channels is a product of matrices:
+//!
+//! ```text
+//!     1. transform_input     x̂ [point][c_in, tiles]
+//!     2. multiply            ŷ [point][c_out, tiles]  =  ŵ [point][c_out, c_in]  ×  x̂ [point][c_in, tiles]
+//!     3. transform_outputs   y, and the epilogue
+//! ```
+//!
+//! Tiles overlap by two pixels. They are packed with stride 4 (see polyphase.rs), so that each of the 6×6 elements of a tile
+//! has the next tile's element beside it, and a vector transforms as many tiles as it has lanes.
 
-mod kernels;
 mod transform;
+mod weights;
 
-pub use kernels::Kernels;
+pub use weights::TransformedWeights;
 
 use super::blocks::Blocks;
 use super::epilogue::{Output, Rectangle};
-use super::lattice::Image;
-use super::tile::{overhang, Tiles, ROWS};
+use super::image::Image;
+use super::tile::{overhang, TileGemm, TILE_ROWS};
 use crate::cpu::element::Element;
-use crate::cpu::simd::dispatch;
 use crate::cpu::{parallel, scratch};
-use crate::ops::conv2d::Geometry;
+use crate::ops::conv2d::shape::Conv2dShape;
 use std::ops::Range;
-use transform::{TransformImage, TransformProducts};
+use transform::{TransformInput, TransformOutputs};
 
-/// Outputs of a tile, per side, and what it sees.
-const TILE: usize = 4;
-const SEEN: usize = 6;
-/// Elements of the domain.
-const POINTS: usize = SEEN * SEEN;
+/// Outputs of a tile per side, and inputs.
+const TILE_OUT: usize = 4;
+const TILE_IN: usize = 6;
+/// Points of the domain.
+const POINTS: usize = TILE_IN * TILE_IN;
 
-/// Transformed elements of a block, at most: they should stay in the second cache.
-const BLOCK: usize = 76 * 1024;
+/// Transformed inputs of a block, at most (304 KB), so that they stay in the second-level cache together with a part of the
+/// weights and products.
+const MAX_TRANSFORMED: usize = 76 * 1024;
+/// Tiles of a block, at least: three vectors of 8 lanes. With fewer, vectors would be partly empty.
+const MIN_TILES: usize = 24;
 
 /// A convolution by Winograd's algorithm.
 pub struct Winograd<'a, T> {
-    pub geometry: Geometry,
+    pub shape: Conv2dShape,
     pub x: Image<'a, T>,
-    pub kernels: &'a Kernels,
-    /// As they came, for where the transformed ones overflow.
+    pub transformed: &'a TransformedWeights,
+    /// The weights themselves, for outputs that are infinite or NaN by the transforms.
     pub weights: &'a [T],
     pub out: Output<'a, T>,
 }
@@ -40,122 +56,152 @@ pub struct Winograd<'a, T> {
 struct Block {
     image: usize,
     group: usize,
-    /// Its first tile, and how many it has.
+    /// The row and column of the first tile, and how many rows and columns of tiles there are.
     first: [usize; 2],
     size: [usize; 2],
-    /// Tiles are counted with `pitch` to a row.
+    /// Tiles are numbered with `pitch` to a row, up to `positions`.
     pitch: usize,
     positions: usize,
-    /// Room for their elements, and for those that vectors read or write in vain.
+    /// Elements of a row of matrices: `positions`, and what the last vectors write beyond them.
     stride: usize,
 }
 
 impl<T: Element> Winograd<'_, T> {
-    pub fn run(&self) {
-        let g = &self.geometry;
-        let tiles = g.output.map(|n| n.div_ceil(TILE));
-        // Fewer would leave vectors empty.
-        let most = (BLOCK / (POINTS * g.c_in.max(1))).max(24);
-        let blocks = Blocks::new(tiles, [TILE; 2], [1, 1], 24, |[rows, cols]| {
+    /// Writes all outputs.
+    ///
+    /// # Safety
+    /// x has the shape's x dims, and the output its y dims. The kernel is 3 by 3, with stride and dilation 1, and the
+    /// transformed weights are those of the shape.
+    pub unsafe fn run(&self) {
+        let g = &self.shape;
+        let tiles = g.output.map(|n| n.div_ceil(TILE_OUT));
+        let most = (MAX_TRANSFORMED / (POINTS * g.c_in.max(1))).max(MIN_TILES);
+        // A tile reads its own 4 by 4 pixels and 2 of the next tile's: a halo of one tile.
+        let blocks = Blocks::new(tiles, [TILE_OUT; 2], [1, 1], MIN_TILES, |[rows, cols]| {
             rows * (cols + 1) <= most
         });
         let jobs = g.batch * g.groups * blocks.count[0] * blocks.count[1];
-        // Where there are few blocks, several threads take each.
+        // If there are few blocks, several threads take each, for a part of the outputs' channels.
         let parts = (2 * parallel::threads()).div_ceil(jobs.max(1));
-        let part = g.c_out.div_ceil(parts).next_multiple_of(ROWS);
+        let part = g.c_out.div_ceil(parts).next_multiple_of(TILE_ROWS);
         let parts = g.c_out.div_ceil(part);
-        let positions = blocks.size[0] * blocks.lattice.cols;
+        let positions = blocks.size[0] * blocks.input.cols;
         let cost = positions * POINTS * (part.min(g.c_out) * (g.c_in + 8) / 8 + g.c_in);
         parallel::ranges(jobs * parts, cost, 1, |units| {
             for unit in units {
                 let first = unit % parts * part;
                 let outputs = first..g.c_out.min(first + part);
-                self.block(&blocks, unit / parts, outputs);
+                // SAFETY: the contract of `run`; no other unit has this block's outputs of these channels.
+                unsafe { self.block(&blocks, unit / parts, outputs) };
             }
         });
     }
 
     /// A block of some outputs, by this thread.
-    fn block(&self, blocks: &Blocks, job: usize, outputs: Range<usize>) {
-        let g = &self.geometry;
-        let (job, first) = blocks.first(job);
-        let size = [0, 1].map(|i| blocks.size[i].min(g.output[i].div_ceil(TILE) - first[i]));
-        let pitch = blocks.lattice.cols;
+    ///
+    /// # Safety
+    /// That of [`Winograd::run`]; no other thread has this block's outputs of these channels.
+    unsafe fn block(&self, blocks: &Blocks, job: usize, outputs: Range<usize>) {
+        let g = &self.shape;
+        let (image_group, first) = blocks.first(job);
+        let size = [0, 1].map(|i| blocks.size[i].min(g.output[i].div_ceil(TILE_OUT) - first[i]));
+        let pitch = blocks.input.cols;
         let positions = (size[0] - 1) * pitch + size[1];
         let block = Block {
-            image: job / g.groups,
-            group: job % g.groups,
+            image: image_group / g.groups,
+            group: image_group % g.groups,
             first,
             size,
             pitch,
             positions,
             stride: positions + overhang(g.c_out),
         };
-        let rooms = [
+        let lens = [
             POINTS * g.c_in * block.stride,
             POINTS * outputs.len() * block.stride,
-            blocks.lattice.plane() + overhang(1),
-            TILE * TILE * block.stride,
+            blocks.input.plane() + overhang(1),
+            TILE_OUT * TILE_OUT * block.stride,
         ];
-        scratch::with(rooms, |[seen, products, part, sums]| {
-            // SAFETY: there is room for what each step writes, and this thread alone writes the block's outputs.
+        scratch::with(lens, |[transformed, products, packed, sums]| {
+            // SAFETY: the lengths are those that the steps ask for; each step reads what the one before has written.
             unsafe {
-                self.transform(blocks, &block, part, seen);
-                self.multiply(&block, outputs.clone(), seen, products);
-                self.finish(&block, outputs, products, sums);
+                self.transform_input(blocks, &block, packed, transformed);
+                self.multiply(&block, outputs.clone(), transformed, products);
+                self.transform_outputs(&block, outputs, products, sums);
             }
         });
     }
 
-    /// The block's part of the image, transformed: for each point, channels by positions.
-    unsafe fn transform(&self, blocks: &Blocks, block: &Block, part: *mut f32, seen: *mut f32) {
-        let (g, lattice) = (&self.geometry, &blocks.lattice);
-        let origin = [0, 1].map(|i| (block.first[i] * TILE) as isize - g.padding[i] as isize);
-        std::ptr::write_bytes(part.add(lattice.plane()), 0, overhang(1));
+    /// The block's part of the image, transformed: `[point][c_in, positions]`.
+    ///
+    /// # Safety
+    /// `packed` is valid for writes of a packed plane and `overhang(1)`, `transformed` of `POINTS · c_in · stride` elements.
+    unsafe fn transform_input(
+        &self,
+        blocks: &Blocks,
+        block: &Block,
+        packed: *mut f32,
+        transformed: *mut f32,
+    ) {
+        let (g, layout) = (&self.shape, &blocks.input);
+        let origin = [0, 1].map(|i| (block.first[i] * TILE_OUT) as isize - g.padding[i] as isize);
+        std::ptr::write_bytes(packed.add(layout.plane()), 0, overhang(1));
         let mut offsets = [0; POINTS];
         for (i, offset) in offsets.iter_mut().enumerate() {
-            *offset = lattice.at(i / SEEN, i % SEEN);
+            *offset = layout.at(i / TILE_IN, i % TILE_IN);
         }
         for c in 0..g.c_in {
             let channel = block.group * g.c_in + c;
-            lattice.fill(self.x, block.image, channel..channel + 1, origin, part);
-            dispatch(TransformImage {
-                from: part,
+            layout.pack(self.x, block.image, channel..channel + 1, origin, packed);
+            let transform = TransformInput {
+                from: packed,
                 offsets: &offsets,
                 positions: block.positions,
-                to: seen.add(c * block.stride),
-                point: g.c_in * block.stride,
-            });
+                to: transformed.add(c * block.stride),
+                point_stride: g.c_in * block.stride,
+            };
+            transform.run();
         }
     }
 
-    /// The products: for each point, outputs by positions.
+    /// The products: `[point][outputs, positions]`.
+    ///
+    /// # Safety
+    /// `transformed` has been written by [`Winograd::transform_input`], and `products` is valid for writes of
+    /// `POINTS · outputs · stride` elements.
     unsafe fn multiply(
         &self,
         block: &Block,
         outputs: Range<usize>,
-        seen: *const f32,
+        transformed: *const f32,
         products: *mut f32,
     ) {
-        let g = &self.geometry;
+        let g = &self.shape;
         let offsets: Vec<usize> = (0..g.c_in).map(|c| c * block.stride).collect();
         for point in 0..POINTS {
-            dispatch(Tiles {
-                weights: self.kernels.at(g, block.group, point, outputs.start),
-                stride: g.c_in,
+            let weights = self.transformed.rows(block.group, point, outputs.clone());
+            let gemm = TileGemm {
+                weights: weights.as_ptr(),
+                weights_stride: g.c_in,
                 rows: outputs.len(),
-                of_rows: g.c_out,
+                all_rows: g.c_out,
                 offsets: &offsets,
-                x: seen.add(point * g.c_in * block.stride),
+                x: transformed.add(point * g.c_in * block.stride),
                 positions: block.positions,
                 sums: products.add(point * outputs.len() * block.stride),
                 sums_stride: block.stride,
                 add: false,
-            });
+            };
+            gemm.run();
         }
     }
 
-    unsafe fn finish(
+    /// The outputs of the products, channel by channel, and their epilogue.
+    ///
+    /// # Safety
+    /// `products` have been written by [`Winograd::multiply`], and `sums` is valid for writes of 4 · 4 · `stride` elements. No
+    /// other thread touches these outputs.
+    unsafe fn transform_outputs(
         &self,
         block: &Block,
         outputs: Range<usize>,
@@ -163,58 +209,65 @@ impl<T: Element> Winograd<'_, T> {
         sums: *mut f32,
     ) {
         for row in 0..outputs.len() {
-            let channel = block.group * self.geometry.c_out + outputs.start + row;
-            let finite = dispatch(TransformProducts {
+            let channel = block.group * self.shape.c_out + outputs.start + row;
+            let transform = TransformOutputs {
                 from: products.add(row * block.stride),
-                point: outputs.len() * block.stride,
+                point_stride: outputs.len() * block.stride,
                 positions: block.positions,
                 to: sums,
-                stride: TILE * block.stride,
-            });
-            if !finite {
-                self.repeat(block, channel, sums);
+                row_stride: TILE_OUT * block.stride,
+            };
+            let all_finite = transform.run();
+            if !all_finite {
+                self.plain_sums(block, channel, sums);
             }
             self.write(block, channel, sums);
         }
     }
 
-    /// Computes each output again as the plain sum: infinities and NaNs then are where they belong.
-    unsafe fn repeat(&self, block: &Block, channel: usize, sums: *mut f32) {
-        let g = &self.geometry;
-        for y in 0..block.size[0] * TILE {
-            for x in 0..block.size[1] * TILE {
+    /// Computes each output again by the definition. The transforms make NaN of other outputs of a tile that has an
+    /// infinite pixel; now infinities and NaNs are where they belong.
+    ///
+    /// # Safety
+    /// That of [`Winograd::transform_outputs`].
+    unsafe fn plain_sums(&self, block: &Block, channel: usize, sums: *mut f32) {
+        let g = &self.shape;
+        for y in 0..block.size[0] * TILE_OUT {
+            for x in 0..block.size[1] * TILE_OUT {
                 let mut sum = 0.0;
                 for c in 0..g.c_in {
                     for k in 0..9 {
-                        let row = (block.first[0] * TILE + y + k / 3) as isize;
-                        let col = (block.first[1] * TILE + x + k % 3) as isize;
+                        let row = (block.first[0] * TILE_OUT + y + k / 3) as isize;
+                        let col = (block.first[1] * TILE_OUT + x + k % 3) as isize;
                         let at = [row - g.padding[0] as isize, col - g.padding[1] as isize];
                         let weight = self.weights[(channel * g.c_in + c) * 9 + k];
                         let x = self.x.get(block.image, block.group * g.c_in + c, at);
-                        // Padding is zeros.
+                        // The padding is zeros.
                         sum += x.map_or(0.0, T::widen) * weight.widen();
                     }
                 }
-                let tile = y / TILE * block.pitch * TILE + x;
-                *sums.add(y % TILE * TILE * block.stride + tile) = sum;
+                let tile = y / TILE_OUT * block.pitch * TILE_OUT + x;
+                *sums.add(y % TILE_OUT * TILE_OUT * block.stride + tile) = sum;
             }
         }
     }
 
+    /// # Safety
+    /// The sums have been written; no other thread touches these outputs.
     unsafe fn write(&self, block: &Block, channel: usize, sums: *const f32) {
-        let [height, width] = self.geometry.output;
-        let left = block.first[1] * TILE;
+        let [height, width] = self.shape.output;
+        let left = block.first[1] * TILE_OUT;
         for i in 0..block.size[0] {
-            let top = (block.first[0] + i) * TILE;
+            let top = (block.first[0] + i) * TILE_OUT;
             let rectangle = Rectangle {
-                rows: TILE.min(height - top),
-                cols: (block.size[1] * TILE).min(width - left),
-                pitch: TILE * block.stride,
+                rows: TILE_OUT.min(height - top),
+                cols: (block.size[1] * TILE_OUT).min(width - left),
+                pitch: TILE_OUT * block.stride,
                 start: top * width + left,
-                row: width,
-                col: 1,
+                row_step: width,
+                col_step: 1,
             };
-            let sums = sums.add(i * block.pitch * TILE);
+            let sums = sums.add(i * block.pitch * TILE_OUT);
             self.out.write(block.image, channel, rectangle, sums);
         }
     }

@@ -1,36 +1,56 @@
-//! Images to the domain, and products back.
+//! The transforms of inputs to Winograd's domain, and of products back to outputs. Each lane of a vector is a tile.
 
-use super::{POINTS, SEEN, TILE};
-use crate::cpu::simd::{Kernel, Simd, MAX_LANES};
+use super::{POINTS, TILE_IN, TILE_OUT};
+use crate::cpu::simd::{dispatch, Kernel, Simd, MAX_LANES};
 
-/// Bᵀ d B of a channel.
-pub struct TransformImage<'a> {
+/// Bᵀ x B of the tiles of a channel.
+pub struct TransformInput<'a> {
     pub from: *const f32,
+    /// For each element of a tile: where the first tile's is.
     pub offsets: &'a [usize; POINTS],
     pub positions: usize,
     pub to: *mut f32,
-    /// From point to point.
-    pub point: usize,
+    /// Elements from point to point.
+    pub point_stride: usize,
 }
 
-impl Kernel for TransformImage<'_> {
+impl TransformInput<'_> {
+    /// # Safety
+    /// With `n` for `positions` and a vector more: `from` is valid for reads of `n` initialised elements from each offset on,
+    /// and `to` for writes of `n` from each `point · point_stride` on.
+    pub unsafe fn run(self) {
+        dispatch(Input(self))
+    }
+}
+
+/// Made by [`TransformInput::run`] alone, whose contract holds for it.
+struct Input<'a>(TransformInput<'a>);
+
+impl Kernel for Input<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        for p in (0..self.positions).step_by(S::LANES) {
-            // SAFETY: the part and the transformed elements reach a vector beyond the last position.
+        let TransformInput {
+            from,
+            offsets,
+            positions,
+            to,
+            point_stride,
+        } = self.0;
+        for p in (0..positions).step_by(S::LANES) {
+            // SAFETY: p < positions, and both reach a vector beyond the last position.
             unsafe {
-                let mut columns = [[s.splat(0.0); SEEN]; SEEN];
+                let mut columns = [[s.splat(0.0); TILE_IN]; TILE_IN];
                 for (j, column) in columns.iter_mut().enumerate() {
                     for (i, x) in column.iter_mut().enumerate() {
-                        *x = s.load_f32(self.from.add(self.offsets[i * SEEN + j] + p));
+                        *x = s.load_f32(from.add(offsets[i * TILE_IN + j] + p));
                     }
-                    *column = image_1d(s, *column);
+                    *column = input_1d(s, *column);
                 }
-                for (i, row) in turned(columns).into_iter().enumerate() {
-                    for (j, x) in image_1d(s, row).into_iter().enumerate() {
-                        s.store_f32(self.to.add((i * SEEN + j) * self.point + p), x);
+                for (i, row) in rows_of_columns(columns).into_iter().enumerate() {
+                    for (j, x) in input_1d(s, row).into_iter().enumerate() {
+                        s.store_f32(to.add((i * TILE_IN + j) * point_stride + p), x);
                     }
                 }
             }
@@ -38,9 +58,9 @@ impl Kernel for TransformImage<'_> {
     }
 }
 
-/// Bᵀ d
+/// Bᵀ x
 #[inline(always)]
-fn image_1d<S: Simd>(s: S, d: [S::F; SEEN]) -> [S::F; SEEN] {
+fn input_1d<S: Simd>(s: S, d: [S::F; TILE_IN]) -> [S::F; TILE_IN] {
     let (four, five) = (s.splat(4.0), s.splat(5.0));
     let a = s.fnma(four, d[2], d[4]);
     let b = s.fnma(four, d[1], d[3]);
@@ -57,47 +77,68 @@ fn image_1d<S: Simd>(s: S, d: [S::F; SEEN]) -> [S::F; SEEN] {
     ]
 }
 
-/// Aᵀ y A of an output channel, tile by tile; whether all of them are finite.
-pub struct TransformProducts {
+/// Aᵀ y A of the products of an output channel.
+pub struct TransformOutputs {
     pub from: *const f32,
-    /// From point to point.
-    pub point: usize,
+    /// Elements from point to point.
+    pub point_stride: usize,
     pub positions: usize,
-    /// Rows of the outputs of all tiles, [`TILE`] for each position.
+    /// Four rows of outputs, with [`TILE_OUT`] columns for each tile.
     pub to: *mut f32,
-    pub stride: usize,
+    pub row_stride: usize,
 }
 
-impl Kernel for TransformProducts {
+impl TransformOutputs {
+    /// Whether all outputs are finite.
+    ///
+    /// # Safety
+    /// With `n` for `positions` and a vector more: `from` is valid for reads of `n` initialised elements from each
+    /// `point · point_stride` on, and `to` for writes of `4 · n` from each `row · row_stride` on.
+    pub unsafe fn run(self) -> bool {
+        dispatch(Outputs(self))
+    }
+}
+
+/// Made by [`TransformOutputs::run`] alone, whose contract holds for it.
+struct Outputs(TransformOutputs);
+
+impl Kernel for Outputs {
     type Output = bool;
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) -> bool {
+        let TransformOutputs {
+            from,
+            point_stride,
+            positions,
+            to,
+            row_stride,
+        } = self.0;
         let zero = s.splat(0.0);
         let mut nothing = zero;
-        for p in (0..self.positions).step_by(S::LANES) {
-            // SAFETY: products and sums reach a vector beyond the last position.
+        for p in (0..positions).step_by(S::LANES) {
+            // SAFETY: p < positions, and products and outputs reach a vector of tiles beyond the last position.
             unsafe {
-                let mut columns = [[zero; TILE]; SEEN];
+                let mut columns = [[zero; TILE_OUT]; TILE_IN];
                 for (j, column) in columns.iter_mut().enumerate() {
-                    let mut products = [zero; SEEN];
+                    let mut products = [zero; TILE_IN];
                     for (i, x) in products.iter_mut().enumerate() {
-                        *x = s.load_f32(self.from.add((i * SEEN + j) * self.point + p));
+                        *x = s.load_f32(from.add((i * TILE_IN + j) * point_stride + p));
                     }
                     *column = output_1d(s, products);
                 }
-                for (i, row) in turned(columns).into_iter().enumerate() {
+                for (i, row) in rows_of_columns(columns).into_iter().enumerate() {
                     let row = output_1d(s, row);
-                    let mut lanes = [[0f32; MAX_LANES]; TILE];
+                    let mut lanes = [[0f32; MAX_LANES]; TILE_OUT];
                     for (lanes, &y) in lanes.iter_mut().zip(&row) {
                         // 0 · y is 0 unless y is infinite or NaN.
                         nothing = s.fma(y, zero, nothing);
                         *lanes = s.to_array(y);
                     }
-                    let to = self.to.add(i * self.stride + p * TILE);
+                    let to = to.add(i * row_stride + p * TILE_OUT);
                     for lane in 0..S::LANES {
                         for (j, lanes) in lanes.iter().enumerate() {
-                            *to.add(lane * TILE + j) = lanes[lane];
+                            *to.add(lane * TILE_OUT + j) = lanes[lane];
                         }
                     }
                 }
@@ -109,7 +150,7 @@ impl Kernel for TransformProducts {
 
 /// Aᵀ y
 #[inline(always)]
-fn output_1d<S: Simd>(s: S, y: [S::F; SEEN]) -> [S::F; TILE] {
+fn output_1d<S: Simd>(s: S, y: [S::F; TILE_IN]) -> [S::F; TILE_OUT] {
     let (sum, difference) = (s.add(y[1], y[2]), s.sub(y[1], y[2]));
     let (sum2, difference2) = (s.add(y[3], y[4]), s.sub(y[3], y[4]));
     [
@@ -120,9 +161,11 @@ fn output_1d<S: Simd>(s: S, y: [S::F; SEEN]) -> [S::F; TILE] {
     ]
 }
 
-/// Rows of columns.
+/// The transpose: rows of a matrix that is given by columns.
 #[inline(always)]
-pub fn turned<F: Copy, const R: usize, const C: usize>(columns: [[F; R]; C]) -> [[F; C]; R] {
+pub fn rows_of_columns<F: Copy, const R: usize, const C: usize>(
+    columns: [[F; R]; C],
+) -> [[F; C]; R] {
     let mut rows = [[columns[0][0]; C]; R];
     for (j, column) in columns.iter().enumerate() {
         for (row, &x) in rows.iter_mut().zip(column) {

@@ -1,0 +1,170 @@
+//! Sums over the rows of a matrix, column by column, in f32. Which rows are added in which order depends on the shape
+//! alone, so that a sum has the same bits on every run.
+
+use super::alloc;
+use super::element::Element;
+use super::parallel::{self, Shared};
+use super::simd::{dispatch, Kernel, Simd, MAX_LANES};
+use std::mem::MaybeUninit;
+
+/// Elements that are read and added in the time of one unit of [`parallel`]'s cost, and more: one core adds
+/// as fast as the caches deliver, so that a second one helps with what comes from memory only.
+pub const ADDS_PER_COST: usize = 32;
+
+/// The columns that one thread sums at a time: 4 KB of accumulators stay in the L1 cache, and the
+/// rows are read in runs long enough for the prefetcher.
+const TILE: usize = 1024;
+
+/// `[outer, n, inner] → [outer, inner]`, the sums over the middle dim.
+pub fn sum_middle<T: Element>(x: &[T], [outer, n, inner]: [usize; 3]) -> Vec<T> {
+    if n == 0 {
+        return vec![T::ZERO; outer * inner];
+    }
+    // Rows are cut into blocks where the columns alone give too few tiles to share out; at least 16 rows, so that the
+    // partial sums stay a small part of what is read.
+    let tiles = outer * inner.div_ceil(TILE);
+    let blocks = if n * inner * outer < 256 * 1024 {
+        1
+    } else {
+        32usize.div_ceil(tiles).min(n / 16).max(1)
+    };
+    if blocks == 1 {
+        return sum_blocks(x, [outer, n, inner], n);
+    }
+    let block = n.div_ceil(blocks);
+    let partials: Vec<f32> = sum_blocks(x, [outer, n, inner], block);
+    let blocks = n.div_ceil(block);
+    sum_blocks(&partials, [outer, blocks, inner], blocks)
+}
+
+/// `[outer, n, inner] → [outer, n / block rounded up, inner]`
+fn sum_blocks<I: Element, O: Element>(
+    x: &[I],
+    [outer, n, inner]: [usize; 3],
+    block: usize,
+) -> Vec<O> {
+    assert_eq!(x.len(), outer * n * inner);
+    let blocks = n.div_ceil(block);
+    // SAFETY: the tiles of all blocks are disjoint and cover all of the output.
+    unsafe {
+        alloc::build(outer * blocks * inner, |out: *mut O| {
+            let out = Shared::new(out);
+            for_each_tile(outer * blocks, block, inner, |at, tile, cols| {
+                let (outer, row) = (at / blocks, at % blocks * block);
+                dispatch(SumRows {
+                    x: &x[(outer * n + row) * inner + tile..],
+                    out: Shared::new(out.get().add(at * inner + tile)),
+                    rows: block.min(n - row),
+                    stride: inner,
+                    cols,
+                });
+            });
+        })
+    }
+}
+
+/// Writes the sums of the first `cols` columns to `out`. The rows of `x` are `stride` elements long.
+///
+/// # Safety
+/// `out` is valid for writes of `cols` elements.
+pub unsafe fn sum_rows<T: Element>(x: &[f32], stride: usize, cols: usize, out: *mut T) {
+    assert!(cols <= stride);
+    let rows = x.len().checked_div(stride).unwrap_or(0);
+    let out = Shared::new(out);
+    for_each_tile(1, rows, cols, |_, tile, cols| {
+        dispatch(SumRows {
+            x: if rows == 0 { x } else { &x[tile..] },
+            out: Shared::new(out.get().add(tile)),
+            rows,
+            stride,
+            cols,
+        })
+    });
+}
+
+/// Calls `work(block, first column, columns)` for the tiles of `blocks` blocks of rows, in parallel.
+fn for_each_tile(
+    blocks: usize,
+    rows: usize,
+    cols: usize,
+    work: impl Fn(usize, usize, usize) + Send + Sync,
+) {
+    let tiles = cols.div_ceil(TILE);
+    let cost = (rows * cols.min(TILE)).div_ceil(ADDS_PER_COST);
+    parallel::ranges(blocks * tiles, cost, 1, |units| {
+        for unit in units {
+            let tile = unit % tiles * TILE;
+            work(unit / tiles, tile, TILE.min(cols - tile));
+        }
+    });
+}
+
+/// `rows` rows of at most [`TILE`] columns. If there is a row, x has `(rows - 1) · stride + cols` elements.
+struct SumRows<'a, I, O> {
+    x: &'a [I],
+    out: Shared<O>,
+    rows: usize,
+    stride: usize,
+    cols: usize,
+}
+
+impl<I: Element, O: Element> Kernel for SumRows<'_, I, O> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let mut sums = MaybeUninit::<[f32; TILE + MAX_LANES]>::uninit();
+        let p = sums.as_mut_ptr().cast::<f32>();
+        let full = self.cols / S::LANES * S::LANES;
+        let left = self.cols - full;
+        debug_assert!(self.cols <= TILE);
+        debug_assert!(self.rows == 0 || self.x.len() >= (self.rows - 1) * self.stride + self.cols);
+        // SAFETY: in each row of x and in `out`, whole vectors end at `full` and the partial one at `cols`. `sums` has room
+        // for a vector more than `cols` and is zeroed as far as it is read.
+        unsafe {
+            let mut c = 0;
+            while c < self.cols {
+                s.store_f32(p.add(c), s.splat(0.0));
+                c += S::LANES;
+            }
+            let mut row = 0;
+            while row < self.rows {
+                // Four rows for each time that the sums are loaded and stored.
+                let rows = (self.rows - row).min(4);
+                let x = self.x.as_ptr().add(row * self.stride);
+                let mut c = 0;
+                while c < full {
+                    let mut sum = I::load(s, x.add(c));
+                    if rows == 4 {
+                        sum = s.add(sum, I::load(s, x.add(c + self.stride)));
+                        let b = I::load(s, x.add(c + 2 * self.stride));
+                        sum = s.add(sum, s.add(b, I::load(s, x.add(c + 3 * self.stride))));
+                    } else {
+                        for r in 1..rows {
+                            sum = s.add(sum, I::load(s, x.add(c + r * self.stride)));
+                        }
+                    }
+                    s.store_f32(p.add(c), s.add(s.load_f32(p.add(c)), sum));
+                    c += S::LANES;
+                }
+                if left > 0 {
+                    let mut sum = s.load_f32(p.add(full));
+                    for r in 0..rows {
+                        let x = x.add(full + r * self.stride);
+                        sum = s.add(sum, I::load_partial(s, x, left, 0.0));
+                    }
+                    s.store_f32(p.add(full), sum);
+                }
+                row += rows;
+            }
+            let mut c = 0;
+            while c < full {
+                O::store(s, self.out.get().add(c), s.load_f32(p.add(c)));
+                c += S::LANES;
+            }
+            if left > 0 {
+                O::store_partial(s, self.out.get().add(full), left, s.load_f32(p.add(full)));
+            }
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! The engine for ops that read a row twice: once to measure it, once to write it. Softmax, the norms and the reductions
+//! run on it.
+//!
+//! Many rows are shared out over the threads, and each row is measured and written while it is in the cache. Few long
+//! rows are cut into blocks of columns instead: the threads measure all blocks, the statistics of a row's blocks are
+//! joined, and the threads write all blocks. The shape alone decides between the two and orders all additions, so that
+//! the same input gives the same bits on every run and with any number of threads.
+
+use super::alloc;
+use super::parallel::{self, Shared};
+use super::simd::{dispatch, Kernel, Simd, MAX_LANES};
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+/// An op on rows of equal length that has to know a statistic of a whole row before it can write any of the row.
+///
+/// A value of this type holds the rows themselves, of any layout, its outputs and whatever else it reads. Methods that
+/// take a [`Simd`] must be `inline(always)`, see [`Kernel`].
+pub trait TwoPassRow: Copy + Send + Sync {
+    /// What has to be known of a row before it can be written.
+    type Stat: Copy + Send + Sync;
+
+    /// From this number of rows on, rows are not cut into blocks.
+    const WHOLE_FROM: usize = 8;
+    /// Columns of a block: 64 KB of f32, so that a row of `LONG` gives work to four threads. An op whose output must be
+    /// cut at other columns sets it.
+    const BLOCK: usize = 16 * 1024;
+    /// Whether `apply` may be given a part of a row. Ops that write one value for each row set it to false.
+    const APPLIES_PARTS: bool = true;
+    /// Whether `process_row` uses its scratch.
+    const NEEDS_SCRATCH: bool = false;
+
+    /// What measuring or writing this many columns costs, in the units of [`parallel`].
+    fn cost(cols: usize) -> usize;
+
+    /// Rows that add to the same memory in `apply`: this many neighbours, counted from row 0, stay on one thread, which
+    /// takes them in order.
+    fn rows_together(&self) -> usize {
+        1
+    }
+
+    /// The statistic of some columns of a row.
+    ///
+    /// Law: `measure(a..c)` is `join(measure(a..b), measure(b..c))` up to rounding, for all a < b < c.
+    ///
+    /// # Safety
+    /// The op was made for `row` and for `cols`, and no other thread is given these columns of the row at the same time.
+    unsafe fn measure<S: Simd>(&self, s: S, row: usize, cols: Range<usize>) -> Self::Stat;
+
+    /// The statistic of two neighbouring ranges of columns, `a` being that of the first.
+    ///
+    /// Law: `join` is associative up to rounding.
+    fn join(&self, a: Self::Stat, b: Self::Stat) -> Self::Stat;
+
+    /// Writes some columns of a row, given the statistic of the whole row.
+    ///
+    /// Law: if `APPLIES_PARTS`, applying a row part by part writes what applying all of it at once would.
+    ///
+    /// # Safety
+    /// As for `measure`; all columns of the row have been measured, and the threads that are given rows of one
+    /// `rows_together` at the same time are given different columns.
+    unsafe fn apply<S: Simd>(&self, s: S, row: usize, cols: Range<usize>, stat: Self::Stat);
+
+    /// Measures and writes a whole row.
+    ///
+    /// Law: writes what `measure` and `apply` would, up to rounding. An op overrides it if it can keep something between
+    /// the two passes.
+    ///
+    /// # Safety
+    /// As for `apply`, with `cols` as the length of the row; if `NEEDS_SCRATCH`, `scratch` is valid for `cols` elements
+    /// and a vector more.
+    #[inline(always)]
+    unsafe fn process_row<S: Simd>(&self, s: S, row: usize, cols: usize, _scratch: *mut f32) {
+        let stat = self.measure(s, row, 0..cols);
+        self.apply(s, row, 0..cols, stat);
+    }
+}
+
+/// Rows shorter than this are never cut: below 256 KB of f32 a row is still in the L2 cache for its second pass.
+const LONG: usize = 64 * 1024;
+
+/// Measures and writes `rows` rows of `cols` columns.
+///
+/// # Safety
+/// The op was made for these rows and columns.
+pub unsafe fn run<R: TwoPassRow>(op: R, rows: usize, cols: usize) {
+    if rows >= R::WHOLE_FROM || cols < LONG {
+        return parallel::ranges(rows, R::cost(cols), op.rows_together(), |rows| {
+            run_here(op, rows, cols)
+        });
+    }
+    let stats = measure_rows(op, rows, cols);
+    apply_rows(op, cols, &stats);
+}
+
+/// Measures and writes some rows of `cols` columns on this thread.
+///
+/// # Safety
+/// As for [`run`]; no other thread is given these rows.
+pub unsafe fn run_here<R: TwoPassRow>(op: R, rows: Range<usize>, cols: usize) {
+    dispatch(WholeRows { op, rows, cols })
+}
+
+/// The statistic of each of `rows` rows of `cols` columns.
+///
+/// # Safety
+/// As for [`run`].
+pub unsafe fn measure_rows<R: TwoPassRow>(op: R, rows: usize, cols: usize) -> Vec<R::Stat> {
+    let blocks = Blocks::new::<R>(rows, cols);
+    let stats = alloc::build(rows * blocks.per_row, |stats: *mut R::Stat| {
+        let stats = Shared::new(stats);
+        parallel::ranges(blocks.count(), R::cost(cols.min(blocks.len)), 1, |units| {
+            dispatch(MeasureBlocks {
+                op,
+                blocks,
+                units,
+                stats,
+            })
+        });
+    });
+    let of_row = |stats: &[R::Stat]| join_all(&op, stats);
+    stats.chunks_exact(blocks.per_row).map(of_row).collect()
+}
+
+/// Writes all rows of `cols` columns, `stats` having the statistic that each is written with.
+///
+/// # Safety
+/// As for [`run`]; all rows have been measured.
+pub unsafe fn apply_rows<R: TwoPassRow>(op: R, cols: usize, stats: &[R::Stat]) {
+    let rows = stats.len();
+    let mut blocks = Blocks::new::<R>(rows, cols);
+    if !R::APPLIES_PARTS {
+        blocks.len = cols.max(1);
+        blocks.per_row = 1;
+    }
+    let cost = R::cost(cols.min(blocks.len));
+    // Blocks of the same columns follow one another, row by row.
+    let together = op.rows_together().min(rows);
+    parallel::ranges(blocks.count(), cost, together, |units| {
+        dispatch(ApplyBlocks {
+            op,
+            blocks,
+            units,
+            stats,
+        })
+    });
+}
+
+/// The statistic of several neighbouring ranges of columns, one at least. They are joined as a balanced tree: a sum of
+/// many equal parts loses fewer digits than if they were added one after the other.
+pub fn join_all<R: TwoPassRow>(op: &R, stats: &[R::Stat]) -> R::Stat {
+    match stats {
+        [one] => *one,
+        _ => {
+            let (a, b) = stats.split_at(stats.len() / 2);
+            op.join(join_all(op, a), join_all(op, b))
+        }
+    }
+}
+
+struct WholeRows<R> {
+    op: R,
+    rows: Range<usize>,
+    cols: usize,
+}
+
+impl<R: TwoPassRow> Kernel for WholeRows<R> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        /// 8 KB, a quarter of an L1 cache.
+        const ON_STACK: usize = 2048;
+        let mut stack = MaybeUninit::<[f32; ON_STACK]>::uninit();
+        let mut heap = Vec::<f32>::new();
+        let mut scratch = stack.as_mut_ptr().cast();
+        if R::NEEDS_SCRATCH && self.cols + MAX_LANES > ON_STACK {
+            heap.reserve_exact(self.cols + MAX_LANES);
+            scratch = heap.as_mut_ptr();
+        }
+        for row in self.rows {
+            // SAFETY: `run_here`'s caller vouches for the rows; the scratch has `cols` elements and a vector.
+            unsafe { self.op.process_row(s, row, self.cols, scratch) }
+        }
+    }
+}
+
+/// Rows cut into blocks of `len` columns, `per_row` for each.
+#[derive(Clone, Copy)]
+struct Blocks {
+    rows: usize,
+    cols: usize,
+    len: usize,
+    per_row: usize,
+}
+
+impl Blocks {
+    /// A row without columns has one empty block.
+    fn new<R: TwoPassRow>(rows: usize, cols: usize) -> Self {
+        let (len, per_row) = match cols < LONG {
+            true => (cols.max(1), 1),
+            false => (R::BLOCK, cols.div_ceil(R::BLOCK)),
+        };
+        Blocks {
+            rows,
+            cols,
+            len,
+            per_row,
+        }
+    }
+
+    fn count(self) -> usize {
+        self.rows * self.per_row
+    }
+
+    /// The row of a block, and which of the row's blocks it is.
+    #[inline(always)]
+    fn place(self, unit: usize) -> (usize, usize) {
+        (unit % self.rows, unit / self.rows)
+    }
+
+    #[inline(always)]
+    fn columns(self, block: usize) -> Range<usize> {
+        let start = block * self.len;
+        start..self.cols.min(start + self.len)
+    }
+}
+
+struct MeasureBlocks<R: TwoPassRow> {
+    op: R,
+    blocks: Blocks,
+    units: Range<usize>,
+    stats: Shared<R::Stat>,
+}
+
+impl<R: TwoPassRow> Kernel for MeasureBlocks<R> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        for unit in self.units {
+            let (row, block) = self.blocks.place(unit);
+            // SAFETY: the block's columns lie in a row that `measure_rows`' caller vouches for, and each block is
+            // measured by one thread; `stats` has an element for each block of each row.
+            unsafe {
+                let stat = self.op.measure(s, row, self.blocks.columns(block));
+                let at = row * self.blocks.per_row + block;
+                self.stats.get().add(at).write(stat);
+            }
+        }
+    }
+}
+
+struct ApplyBlocks<'a, R: TwoPassRow> {
+    op: R,
+    blocks: Blocks,
+    units: Range<usize>,
+    stats: &'a [R::Stat],
+}
+
+impl<R: TwoPassRow> Kernel for ApplyBlocks<'_, R> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        for unit in self.units {
+            let (row, block) = self.blocks.place(unit);
+            let stat = self.stats[row];
+            // SAFETY: the block's columns lie in a row that `apply_rows`' caller vouches for. Each block is written by one
+            // thread, and rows that belong together are cut only at block boundaries.
+            unsafe { self.op.apply(s, row, self.blocks.columns(block), stat) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// y = x − the row's sum, in integers, so that every way to it gives the same.
+    #[derive(Clone, Copy)]
+    struct Centre<'a> {
+        x: &'a [f32],
+        y: Shared<f32>,
+        cols: usize,
+    }
+
+    impl TwoPassRow for Centre<'_> {
+        type Stat = f32;
+        fn cost(cols: usize) -> usize {
+            cols
+        }
+        unsafe fn measure<S: Simd>(&self, _: S, row: usize, cols: Range<usize>) -> f32 {
+            self.x[row * self.cols..][cols].iter().sum()
+        }
+        fn join(&self, a: f32, b: f32) -> f32 {
+            a + b
+        }
+        unsafe fn apply<S: Simd>(&self, _: S, row: usize, cols: Range<usize>, stat: f32) {
+            for i in cols {
+                let at = row * self.cols + i;
+                *self.y.get().add(at) = self.x[at] - stat;
+            }
+        }
+    }
+
+    #[test]
+    fn rows_are_written_once_however_they_are_cut() {
+        let sizes = [(0, 5), (3, 0), (2, 7), (40, 3), (9, LONG), (3, LONG - 1)];
+        for (rows, cols) in sizes.into_iter().chain([(1, LONG), (3, 2 * LONG + 5)]) {
+            let x: Vec<f32> = (0..rows * cols).map(|i| (i % 5) as f32).collect();
+            // SAFETY: every element of y is written.
+            let y = unsafe {
+                alloc::build(rows * cols, |y| {
+                    let y = Shared::new(y);
+                    run(Centre { x: &x, y, cols }, rows, cols)
+                })
+            };
+            for (x, y) in x.chunks(cols.max(1)).zip(y.chunks(cols.max(1))) {
+                let sum: f32 = x.iter().sum();
+                assert!(x.iter().zip(y).all(|(x, y)| x - sum == *y), "{rows}×{cols}");
+            }
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! Packing of a part of an image, in f32 and with its padding, so that every tap of a kernel reads consecutive elements for
+//! consecutive outputs, whatever the stride.
+//!
+//! With stride s, tap t of output o reads pixel `o · s + t`. The pixels are therefore sorted by phase, the remainder of
+//! their index by s. With stride 2 in both dims, this part of an image is packed as four phases of equal size:
+//!
+//! ```text
+//!     pixels of the part          packed
+//!
+//!     a0 b0 a1 b1 a2 b2           a0 a1 a2      phase (0, 0): even rows, even columns
+//!     c0 d0 c1 d1 c2 d2           a3 a4 a5
+//!     a3 b3 a4 b4 a5 b5           b0 b1 b2      phase (0, 1): even rows, odd columns
+//!     c3 d3 c4 d4 c5 d5           b3 b4 b5
+//!                                 c0 c1 c2      phase (1, 0)
+//!                                 c3 c4 c5
+//!                                 d0 d1 d2      phase (1, 1)
+//!                                 d3 d4 d5
+//! ```
+//!
+//! A tap at row r and column c of the part lies at [`PolyphaseLayout::at`]`(r, c)`, and the output i rows further down and j
+//! columns further right reads the element `i · cols + j` behind it. This holds for every tap, since the rows of all phases
+//! have the same length.
+
+use super::image::Image;
+use crate::cpu::alloc;
+use crate::cpu::element::Element;
+use crate::cpu::simd::{dispatch, Kernel, Simd};
+use candle_core::DType;
+use std::borrow::Cow;
+use std::ops::Range;
+
+/// The order in which a part of a channel is packed: `[stride₀, stride₁, rows, cols]`.
+#[derive(Clone, Copy, Debug)]
+pub struct PolyphaseLayout {
+    /// The number of phases in each dim, which is the stride of the convolution.
+    pub stride: [usize; 2],
+    /// Rows and columns of each phase.
+    pub rows: usize,
+    pub cols: usize,
+}
+
+impl PolyphaseLayout {
+    /// The packed elements of a channel.
+    pub fn plane(&self) -> usize {
+        self.stride[0] * self.stride[1] * self.rows * self.cols
+    }
+
+    /// The index, within a packed channel, of a row and column of the part.
+    pub fn at(&self, row: usize, col: usize) -> usize {
+        let [height, width] = self.stride;
+        let phase = row % height * width + col % width;
+        (phase * self.rows + row / height) * self.cols + col / width
+    }
+
+    /// Packs the part of some channels that begins at `origin`, one channel behind the other. Rows and columns outside of the
+    /// image are the padding: zeros.
+    ///
+    /// # Safety
+    /// The tensor has this image and these channels, and `to` is valid for writes of `channels.len()` times
+    /// [`PolyphaseLayout::plane`] elements.
+    pub unsafe fn pack<T: Element>(
+        &self,
+        x: Image<T>,
+        image: usize,
+        channels: Range<usize>,
+        origin: [isize; 2],
+        to: *mut f32,
+    ) {
+        dispatch(Pack {
+            layout: *self,
+            x,
+            image,
+            channels,
+            origin,
+            to,
+        });
+    }
+
+    /// Which of the first `len` rows (or columns) of a phase lie within the image's `size`. The phase begins at row `first`
+    /// of the image.
+    fn inside(&self, dim: usize, first: isize, len: usize, size: usize) -> Range<usize> {
+        let step = self.stride[dim];
+        let start = (-first).max(0) as usize;
+        let end = (size as isize - first).max(0) as usize;
+        let start = start.div_ceil(step).min(len);
+        start..end.div_ceil(step).clamp(start, len)
+    }
+}
+
+/// The arguments of [`PolyphaseLayout::pack`], which is the only place that makes one: its contract holds for them.
+struct Pack<'a, T> {
+    layout: PolyphaseLayout,
+    x: Image<'a, T>,
+    image: usize,
+    channels: Range<usize>,
+    origin: [isize; 2],
+    to: *mut f32,
+}
+
+/// Which columns of a packed row are pixels, the others being padding.
+struct Columns {
+    /// For each phase.
+    of_phase: Vec<Range<usize>>,
+    /// The columns that are pixels in every phase, if the phases are to be written together; else empty.
+    common: Range<usize>,
+}
+
+impl<T: Element> Kernel for Pack<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        // SAFETY: the contract of `PolyphaseLayout::pack`. Pixels of a row are neighbours where PHASES isn't 0.
+        unsafe {
+            match (self.layout.stride[1], self.x.column_stride()) {
+                (1, 1) => self.channels::<S, 1>(s),
+                (2, 1) => self.channels::<S, 2>(s),
+                (4, 1) => self.channels::<S, 4>(s),
+                _ => self.channels::<S, 0>(s),
+            }
+        }
+    }
+}
+
+impl<T: Element> Pack<'_, T> {
+    /// All channels. `PHASES` is the number of phases of a row, whose pixels are neighbours; or 0 for any number of phases
+    /// and any stride of the pixels.
+    ///
+    /// # Safety
+    /// That of [`PolyphaseLayout::pack`]. If `PHASES` isn't 0, it is the layout's `stride[1]`, and x's column stride is 1.
+    #[inline(always)]
+    unsafe fn channels<S: Simd, const PHASES: usize>(&self, s: S) {
+        let PolyphaseLayout { stride, rows, cols } = self.layout;
+        let columns = self.columns(PHASES > 0);
+        for (i, channel) in self.channels.clone().enumerate() {
+            let pixels = self.x.channel(self.image, channel);
+            let plane = self.to.add(i * self.layout.plane());
+            for phase in 0..stride[0] {
+                let top = self.origin[0] + phase as isize;
+                let inside = self.layout.inside(0, top, rows, self.x.size()[0]);
+                for r in 0..rows {
+                    // The same row of all phases across: from one to the next it is `rows · cols` elements.
+                    let to = plane.add((phase * stride[1] * rows + r) * cols);
+                    if !inside.contains(&r) {
+                        for across in 0..stride[1] {
+                            zero(s, to.add(across * rows * cols), 0..cols);
+                        }
+                        continue;
+                    }
+                    let row = (top + (r * stride[0]) as isize) as usize;
+                    let from = pixels.wrapping_add(row * self.x.row_stride());
+                    self.row::<S, PHASES>(s, &columns, from, to);
+                }
+            }
+        }
+    }
+
+    fn columns(&self, together: bool) -> Columns {
+        let layout = &self.layout;
+        let of_phase: Vec<_> = (0..layout.stride[1])
+            .map(|phase| {
+                let first = self.origin[1] + phase as isize;
+                layout.inside(1, first, layout.cols, self.x.size()[1])
+            })
+            .collect();
+        let start = of_phase.iter().map(|r| r.start).max().unwrap_or(0);
+        let end = of_phase.iter().map(|r| r.end).min().unwrap_or(0);
+        let common = if together && start < end {
+            start..end
+        } else {
+            0..0
+        };
+        Columns { of_phase, common }
+    }
+
+    /// One row of the image, which begins at `from`, to all phases across.
+    ///
+    /// # Safety
+    /// That of [`Pack::channels`]; `to` is the first phase's row.
+    #[inline(always)]
+    unsafe fn row<S: Simd, const PHASES: usize>(
+        &self,
+        s: S,
+        Columns { of_phase, common }: &Columns,
+        from: *const T,
+        to: *mut f32,
+    ) {
+        let PolyphaseLayout { stride, rows, cols } = self.layout;
+        let to_phase = |phase: usize| to.add(phase * rows * cols);
+        for (phase, inside) in of_phase.iter().enumerate() {
+            let to = to_phase(phase);
+            let first = self.origin[1] + phase as isize;
+            let copy = |columns: Range<usize>| {
+                for j in columns {
+                    let col = (first + (j * stride[1]) as isize) as usize;
+                    *to.add(j) = (*from.add(col * self.x.column_stride())).widen();
+                }
+            };
+            zero(s, to, 0..inside.start);
+            zero(s, to, inside.end..cols);
+            if common.is_empty() {
+                copy(inside.clone());
+            } else {
+                copy(inside.start..common.start);
+                copy(common.end..inside.end);
+            }
+        }
+        if !common.is_empty() {
+            let mut phases = [to; PHASES];
+            for (phase, to) in phases.iter_mut().enumerate() {
+                *to = to_phase(phase).add(common.start);
+            }
+            let col = self.origin[1] + (common.start * PHASES) as isize;
+            deinterleave(s, from.wrapping_offset(col), common.len(), phases);
+        }
+    }
+}
+
+/// Writes zeros to some columns. A loop, because rows are short and a call of `memset` takes longer.
+///
+/// # Safety
+/// `to` is valid for writes of these columns.
+#[inline(always)]
+unsafe fn zero<S: Simd>(s: S, to: *mut f32, columns: Range<usize>) {
+    let mut j = columns.start;
+    while j + S::LANES <= columns.end {
+        s.store_f32(to.add(j), s.splat(0.0));
+        j += S::LANES;
+    }
+    while j < columns.end {
+        *to.add(j) = 0.0;
+        j += 1;
+    }
+}
+
+/// Writes pixel `j · PHASES + phase` to element j of each phase.
+///
+/// # Safety
+/// `from` is valid for reads of `PHASES · n` elements and each of `to` for writes of `n`. They don't overlap.
+#[inline(always)]
+unsafe fn deinterleave<S: Simd, T: Element, const PHASES: usize>(
+    s: S,
+    from: *const T,
+    n: usize,
+    to: [*mut f32; PHASES],
+) {
+    if PHASES == 1 {
+        return widen(s, from, n, to[0]);
+    }
+    // 16-bit pixels are widened by vectors first, a piece at a time.
+    const PIECE: usize = 32;
+    let mut buffer = [[0f32; PIECE]; PHASES];
+    for first in (0..n).step_by(PIECE) {
+        let count = PHASES * PIECE.min(n - first);
+        let from = from.add(first * PHASES);
+        let wide = if T::DTYPE == DType::F32 {
+            // T is f32, and the elements are there by the contract.
+            std::slice::from_raw_parts(from.cast::<f32>(), count)
+        } else {
+            let buffer = buffer.as_flattened_mut();
+            widen(s, from, count, buffer.as_mut_ptr());
+            &buffer[..count]
+        };
+        for (j, pixels) in wide.chunks_exact(PHASES.max(1)).enumerate() {
+            for (to, &pixel) in to.iter().zip(pixels) {
+                *to.add(first + j) = pixel;
+            }
+        }
+    }
+}
+
+/// # Safety
+/// `from` is valid for reads and `to` for writes of `n` elements. They don't overlap.
+#[inline(always)]
+unsafe fn widen<S: Simd, T: Element>(s: S, from: *const T, n: usize, to: *mut f32) {
+    for i in (0..n).step_by(S::LANES) {
+        f32::store_upto(s, to.add(i), n - i, T::load_upto(s, from.add(i), n - i));
+    }
+}
+
+/// The elements in f32: themselves if they are, else a copy.
+pub fn widened<T: Element>(data: &[T]) -> Cow<'_, [f32]> {
+    if T::DTYPE == DType::F32 {
+        // SAFETY: T is f32.
+        return Cow::Borrowed(unsafe {
+            std::slice::from_raw_parts(data.as_ptr().cast(), data.len())
+        });
+    }
+    // SAFETY: `WidenSlice` writes as many elements as the slice has, and `to` has room for them.
+    Cow::Owned(unsafe { alloc::build(data.len(), |to| dispatch(WidenSlice { data, to })) })
+}
+
+/// `to` is valid for writes of as many elements as `data` has; made by [`widened`] alone.
+struct WidenSlice<'a, T> {
+    data: &'a [T],
+    to: *mut f32,
+}
+
+impl<T: Element> Kernel for WidenSlice<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        // SAFETY: `to` has room for all of `data`.
+        unsafe { widen(s, self.data.as_ptr(), self.data.len(), self.to) }
+    }
+}

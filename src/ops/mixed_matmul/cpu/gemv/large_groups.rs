@@ -1,0 +1,54 @@
+//! Groups of one vector of codes or more, up to the whole row. A block of x is a record: its scale is the same in all lanes, and
+//! the scale of W is multiplied once for each group.
+
+use super::{Block, Groups};
+use crate::cpu::activation_bytes::RecordLayout;
+use crate::cpu::byte_simd::ByteSimd;
+
+#[derive(Clone, Copy)]
+pub struct LargeGroups {
+    /// Vectors of a group. The last group of a row ends with the row.
+    vectors: usize,
+}
+
+impl LargeGroups {
+    /// `group` is in columns.
+    pub fn new(record: RecordLayout, group: usize) -> Self {
+        LargeGroups {
+            vectors: group.div_ceil(record.cols()),
+        }
+    }
+}
+
+impl Groups for &LargeGroups {
+    #[inline(always)]
+    unsafe fn add_products<B: ByteSimd, const BITS: usize, const R: usize, const O: usize>(
+        self,
+        b: B,
+        block: &Block<'_, O>,
+        totals: &mut [[B::F; O]; R],
+    ) {
+        let (x, values) = (&block.gemv.x, block.gemv.values);
+        let (groups, records) = (x.columns.groups(), x.bytes.records());
+        for first in (0..groups).step_by(B::LANES) {
+            block.add_sums(b, first, totals);
+        }
+        for group in 0..groups {
+            let mut sums = [[b.splat(0.0); O]; R];
+            for record in group * self.vectors..records.min((group + 1) * self.vectors) {
+                let mut scales = [[b.splat(0.0); O]; R];
+                for (r, scales) in scales.iter_mut().enumerate() {
+                    *scales = [b.splat(x.scales[(block.row + r) * records + record]); O];
+                }
+                // SAFETY: the record is one of x's, and the caller promises the rows.
+                unsafe { block.add_vector::<B, BITS, R>(b, record, scales, &mut sums) };
+            }
+            for (o, of_output) in block.scales.iter().enumerate() {
+                let scale = b.splat(of_output.scales[group] * values.factor);
+                for r in 0..R {
+                    totals[r][o] = b.fma(sums[r][o], scale, totals[r][o]);
+                }
+            }
+        }
+    }
+}

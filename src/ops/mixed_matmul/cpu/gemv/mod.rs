@@ -1,0 +1,425 @@
+//! A GEMV of few rows of x, which reads W's packed codes once and multiplies them as integers.
+//!
+//! x is written as fixed-point numbers `t · q` ([`FixedPointRows`]). With a code c, the center code m and its value
+//! `base` ([`CodeValues`]), and the scale s of W's group, the product of a row of x and a row of W is
+//!
+//! ```text
+//! y = Σ over groups ( s · factor · Σ t · Σ q · (c − m)  +  base · Σ x )  +  Σ over outliers x · w
+//! ```
+//!
+//! `Σ q · c` is summed in i32 ([`dot`]). What m contributes depends on x alone: the part of q's upper digit is the number that
+//! these sums start from, the part of the lower digits is in `FixedPointRows::corrections`. How scales meet the sums depends
+//! on how long a group is: [`small_groups`], of which a vector of codes has one or more, and [`large_groups`], which have one
+//! vector or more.
+
+mod dot;
+mod large_groups;
+mod small_groups;
+
+use super::code_values::CodeValues;
+use super::fixed_point::{Columns, FixedPointRows};
+use crate::act::Act;
+use crate::cpu::activation_bytes::{record_24_bits, RecordLayout};
+use crate::cpu::byte_simd::{dispatch_bytes, width, ByteKernel, ByteSimd};
+use crate::cpu::element::Element;
+use crate::cpu::matmul::Narrow;
+use crate::cpu::parallel::{self, Shared};
+use crate::cpu::simd::prefetch;
+use crate::cpu::{alloc, scratch};
+use crate::ops::quantize::cpu::Decoder;
+use crate::quant::{CodeRows, Levels, Packing, ScaleScope};
+use large_groups::LargeGroups;
+use small_groups::SmallGroups;
+use std::ops::Range;
+
+/// Rows of W that are multiplied with a row of x at a time: the bytes of x are loaded once for all of them.
+const BLOCK_OUTPUTS: usize = 4;
+
+/// A product of rows of f32 and a packed weight.
+pub struct Gemv<'a> {
+    weight: &'a Decoder<'a>,
+    codes: CodeRows<'a>,
+    values: CodeValues,
+    outputs: usize,
+    x: FixedPointRows,
+    groups: GroupKind,
+}
+
+enum GroupKind {
+    Small(SmallGroups),
+    Large(LargeGroups),
+}
+
+impl<'a> Gemv<'a> {
+    /// `None` where there is no fast path: for codes in base 3, for groups that are neither a whole number of vectors nor a
+    /// whole part of one, and for numbers that fixed point does not suit.
+    pub fn new(weight: &'a Decoder<'a>, x: &[f32], outputs: usize) -> Option<Self> {
+        let (cols, scheme) = (weight.cols, weight.scheme);
+        if scheme.packing != Packing::Bits {
+            return None;
+        }
+        let record = RecordLayout::of_24_bits(width(), scheme.per_byte());
+        let group = match scheme.scope {
+            ScaleScope::Group(group) => group,
+            _ => cols,
+        };
+        let row_groups = cols.checked_div(group)?;
+        let groups = match row_groups > 1 {
+            true => SmallGroups::new(record, group).map(GroupKind::Small),
+            false => None,
+        };
+        let whole_vectors = row_groups == 1 || group.is_multiple_of(record.cols());
+        let groups = match groups {
+            Some(groups) => groups,
+            None if whole_vectors => GroupKind::Large(LargeGroups::new(record, group)),
+            None => return None,
+        };
+        let values = CodeValues::new(scheme);
+        let columns = Columns {
+            record,
+            cols,
+            block: match groups {
+                GroupKind::Small(_) => group,
+                GroupKind::Large(_) => record.cols(),
+            },
+            group,
+            center: values.center as i32,
+        };
+        Some(Gemv {
+            weight,
+            codes: CodeRows::new(weight.codes, scheme.row_bytes(cols), record.width),
+            values,
+            outputs,
+            x: FixedPointRows::new(x, columns)?,
+            groups,
+        })
+    }
+
+    /// The product, plus bias.
+    pub fn multiply<T: Element>(&self, bias: Option<&[T]>) -> Vec<T> {
+        let (rows, outputs) = (self.x.bytes.rows(), self.outputs);
+        assert!(bias.is_none_or(|bias| bias.len() == outputs));
+        // SAFETY: `run` writes every sum, for which the scratch memory has room, and `Narrow` every output.
+        unsafe {
+            alloc::build(rows * outputs, |out: *mut T| {
+                scratch::with([rows * outputs], |[sums]| {
+                    self.run(Shared::new(sums));
+                    let bias = bias.map(|bias| (bias.as_ptr(), 0));
+                    Narrow::new((sums, rows, outputs), bias, out, outputs).run(Act::Identity);
+                });
+            })
+        }
+    }
+
+    /// # Safety
+    /// `out` is valid for writes of `outputs` numbers for each row of x, and nothing else touches it meanwhile.
+    unsafe fn run(&self, out: Shared<f32>) {
+        // In the units of `parallel`: four multiplications and additions are a cheap element, 16 is for the sums of an output.
+        let cost = (self.weight.cols / 4 + 16) * self.x.bytes.rows();
+        parallel::ranges(self.outputs, cost, BLOCK_OUTPUTS, |outputs| {
+            // SAFETY: the caller promises the room, and ranges are disjoint.
+            let tile = unsafe { Tile::new(self, outputs, out) };
+            match &self.groups {
+                GroupKind::Small(groups) => tile.run(groups),
+                GroupKind::Large(groups) => tile.run(groups),
+            }
+        });
+    }
+
+    /// The scales of an output's groups, and their offsets.
+    #[inline(always)]
+    fn group_scales(&self, output: usize) -> GroupScales<'_> {
+        let Decoder {
+            scheme,
+            scales,
+            offsets,
+            ..
+        } = *self.weight;
+        let groups = self.x.columns.groups();
+        let first = match scheme.scope {
+            ScaleScope::Tensor => 0,
+            _ => output * groups,
+        };
+        GroupScales {
+            scales: &scales[first..first + groups],
+            offsets: match offsets {
+                [] => &[],
+                _ => &offsets[first..first + groups],
+            },
+        }
+    }
+
+    /// The products of a row's outliers, which are rare: kept out of the loops around it.
+    #[inline(never)]
+    fn outlier_products(&self, row: usize, output: usize) -> f32 {
+        let outliers = self.x.outliers[row].iter();
+        outliers
+            .map(|&(col, x)| x * self.weight.value(output, col))
+            .sum()
+    }
+}
+
+#[derive(Clone, Copy)]
+struct GroupScales<'a> {
+    scales: &'a [f32],
+    /// Empty for codes without offsets.
+    offsets: &'a [f32],
+}
+
+/// How the scales of W's groups meet the products of vectors.
+trait Groups: Copy {
+    /// Adds the products of R rows of x and the O rows of W of `block` to `totals`, lane by lane.
+    ///
+    /// # Safety
+    /// x has R rows from [`Block::row`] on.
+    unsafe fn add_products<B: ByteSimd, const BITS: usize, const R: usize, const O: usize>(
+        self,
+        b: B,
+        block: &Block<'_, O>,
+        totals: &mut [[B::F; O]; R],
+    );
+}
+
+/// Some outputs of all rows, by one thread.
+struct Tile<'a> {
+    gemv: &'a Gemv<'a>,
+    outputs: Range<usize>,
+    out: Shared<f32>,
+}
+
+impl<'a> Tile<'a> {
+    /// # Safety
+    /// `out` is valid for writes of an f32 for each output of each row of `gemv`, and no other thread writes these outputs.
+    unsafe fn new(gemv: &'a Gemv<'a>, outputs: Range<usize>, out: Shared<f32>) -> Self {
+        assert!(outputs.end <= gemv.outputs);
+        Tile { gemv, outputs, out }
+    }
+
+    fn run<G: Groups>(self, groups: G) {
+        let tile = self;
+        match tile.gemv.weight.scheme.bits() {
+            1 => dispatch_bytes(Kernel::<G, 1> { tile, groups }),
+            2 => dispatch_bytes(Kernel::<G, 2> { tile, groups }),
+            4 => dispatch_bytes(Kernel::<G, 4> { tile, groups }),
+            _ => dispatch_bytes(Kernel::<G, 8> { tile, groups }),
+        }
+    }
+}
+
+/// A tile of codes of BITS bits.
+struct Kernel<'a, G, const BITS: usize> {
+    tile: Tile<'a>,
+    groups: G,
+}
+
+impl<G: Groups, const BITS: usize> ByteKernel for Kernel<'_, G, BITS> {
+    #[inline(always)]
+    fn run<B: ByteSimd>(self, b: B) {
+        assert_eq!(B::WIDTH, self.tile.gemv.x.columns.record.width);
+        let outputs = self.tile.outputs.clone();
+        let whole = outputs.start + outputs.len() / BLOCK_OUTPUTS * BLOCK_OUTPUTS;
+        for output in (outputs.start..whole).step_by(BLOCK_OUTPUTS) {
+            self.all_rows::<B, BLOCK_OUTPUTS>(b, output);
+        }
+        for output in whole..outputs.end {
+            self.all_rows::<B, 1>(b, output);
+        }
+    }
+}
+
+impl<G: Groups, const BITS: usize> Kernel<'_, G, BITS> {
+    /// All rows of x times O rows of W. Two rows of x at a time take two rows of W, for there are registers for four sums; a
+    /// single row of W takes one row of x at a time, so that no block is compiled for it alone.
+    #[inline(always)]
+    fn all_rows<B: ByteSimd, const O: usize>(&self, b: B, output: usize) {
+        let rows = self.tile.gemv.x.bytes.rows();
+        let pairs = if O > 1 { rows / 2 * 2 } else { 0 };
+        for row in (0..pairs).step_by(2) {
+            for output in (output..output + O).step_by(2) {
+                self.block::<B, 2, 2>(b, row, output);
+            }
+        }
+        for row in pairs..rows {
+            self.block::<B, 1, O>(b, row, output);
+        }
+    }
+
+    /// R rows of x times O rows of W.
+    #[inline(always)]
+    fn block<B: ByteSimd, const R: usize, const O: usize>(&self, b: B, row: usize, output: usize) {
+        let Tile { gemv, out, .. } = &self.tile;
+        let block = Block::<O>::new(gemv, row, output);
+        let mut totals = [[b.splat(0.0); O]; R];
+        // SAFETY: `all_rows` takes two rows where x has them, or the last one.
+        unsafe {
+            self.groups
+                .add_products::<B, BITS, R, O>(b, &block, &mut totals)
+        };
+        for (r, totals) in totals.into_iter().enumerate() {
+            for (o, total) in totals.into_iter().enumerate() {
+                let mut y = b.reduce_add(total);
+                if !gemv.x.outliers[row + r].is_empty() {
+                    y += gemv.outlier_products(row + r, output + o);
+                }
+                // SAFETY: whoever made the tile promised room for every output of every row, of which this is one: x has
+                // the row, as the index above has checked, and the tile's outputs are the GEMV's. They are this thread's.
+                unsafe { *out.get().add((row + r) * gemv.outputs + output + o) = y };
+            }
+        }
+    }
+}
+
+/// O rows of W, beginning at one output, and the first of the rows of x that they meet.
+struct Block<'a, const O: usize> {
+    gemv: &'a Gemv<'a>,
+    row: usize,
+    /// The records of that row.
+    x: *const u8,
+    codes: [*const u8; O],
+    scales: [GroupScales<'a>; O],
+}
+
+impl<'a, const O: usize> Block<'a, O> {
+    #[inline(always)]
+    fn new(gemv: &'a Gemv<'a>, row: usize, output: usize) -> Self {
+        Block {
+            gemv,
+            row,
+            x: gemv.x.bytes.row(row),
+            codes: std::array::from_fn(|o| gemv.codes.row(output + o)),
+            scales: std::array::from_fn(|o| gemv.group_scales(output + o)),
+        }
+    }
+
+    /// Adds `base · Σ x` and the center's part of the lower digits, of as many groups as lanes from `first` on.
+    #[inline(always)]
+    fn add_sums<B: ByteSimd, const R: usize>(
+        &self,
+        b: B,
+        first: usize,
+        totals: &mut [[B::F; O]; R],
+    ) {
+        let Gemv { values, x, .. } = self.gemv;
+        let groups = x.columns.groups();
+        for (o, GroupScales { scales, offsets }) in self.scales.iter().enumerate() {
+            let (scales, offsets) = (&scales[first..], offsets.get(first..).unwrap_or(&[]));
+            // The scales of the next block of outputs are too far away for the CPU to predict.
+            prefetch(scales.as_ptr().wrapping_add(BLOCK_OUTPUTS * groups));
+            prefetch(offsets.as_ptr().wrapping_add(BLOCK_OUTPUTS * groups));
+            let scale = b.load_first(scales);
+            let mut base = b.mul(b.splat(values.a), scale);
+            if !offsets.is_empty() {
+                let offset = b.load_first(offsets);
+                let slope = b.fma(b.splat(values.b), offset, b.splat(values.a));
+                base = b.fma(slope, scale, b.mul(b.splat(values.c), offset));
+            }
+            for (r, totals) in totals.iter_mut().enumerate() {
+                let row = (self.row + r) * groups..(self.row + r + 1) * groups;
+                let sums = b.load_first(&x.sums[row.clone()][first..]);
+                // Where the center is not 0, the factor of codes is 1.
+                let corrections = b.load_first(&x.corrections[row][first..]);
+                totals[o] = b.fma(sums, base, b.fma(corrections, scale, totals[o]));
+            }
+        }
+    }
+
+    /// Adds the products of a vector of codes and its record of x, times `scales`.
+    ///
+    /// # Safety
+    /// x has the record, and R rows from [`Block::row`] on.
+    #[inline(always)]
+    unsafe fn add_vector<B: ByteSimd, const BITS: usize, const R: usize>(
+        &self,
+        b: B,
+        record: usize,
+        scales: [[B::F; O]; R],
+        sums: &mut [[B::F; O]; R],
+    ) {
+        let Gemv {
+            weight, codes, x, ..
+        } = self.gemv;
+        let signed = BITS == 8 && weight.scheme.levels == Levels::Int8;
+        // Rows of W are too short for the CPU to predict where the next ones are.
+        let ahead = BLOCK_OUTPUTS * codes.row_bytes();
+        let (record_bytes, row_bytes) = (record_24_bits(B::WIDTH, 8 / BITS), x.bytes.row_bytes());
+        // SAFETY: the caller promises the record of R rows. Rows of W have as many vectors as those of x have records, and
+        // can be read up to the end of the last one.
+        unsafe {
+            let bytes = self.x.add(record * record_bytes);
+            for o in 0..O {
+                let at = self.codes[o].add(record * B::WIDTH);
+                let mut v = b.load(at);
+                prefetch(at.wrapping_add(ahead));
+                if signed {
+                    v = b.flip_sign_bits(v);
+                }
+                for r in 0..R {
+                    let products = dot::products::<B, BITS>(b, v, bytes.add(r * row_bytes));
+                    sums[r][o] = b.fma(products, scales[r][o], sums[r][o]);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use crate::cpu::byte_simd::with_every_isa;
+    use crate::cpu::guarded::GuardedBytes;
+    use crate::quant::Scheme;
+
+    /// Codes, scales and offsets end where a page ends that nothing may be read behind.
+    #[test]
+    fn nothing_is_read_behind_the_weight() {
+        let group = ScaleScope::Group;
+        for (levels, scope) in [
+            (Levels::Ternary, ScaleScope::Row),
+            (Levels::Sign { centred: true }, ScaleScope::Tensor),
+            (Levels::Int8, ScaleScope::Row),
+            (Levels::Affine { bits: 4 }, group(32)),
+            (Levels::Affine { bits: 2 }, group(256)),
+            (Levels::ZeroPoint { bits: 8 }, group(32)),
+        ] {
+            let scheme = Scheme::new(levels, scope);
+            for (cols, outputs) in [(256, 1), (256, 7), (768, 5)] {
+                let count = scheme
+                    .scales_shape(&(outputs, cols).into())
+                    .unwrap()
+                    .elem_count();
+                let numbers = |n: usize, first: f32| -> Vec<u8> {
+                    let number = |i: usize| first + i as f32 / 8.0;
+                    (0..n).flat_map(|i| number(i).to_ne_bytes()).collect()
+                };
+                let codes = (0..outputs * scheme.row_bytes(cols)).map(|i| (i * 37) as u8 & 0x55);
+                let codes = GuardedBytes::new(&codes.collect::<Vec<_>>());
+                let scales = GuardedBytes::new(&numbers(count, 0.5));
+                let offsets = GuardedBytes::new(&numbers(count, 1.0));
+                let guarded = Decoder {
+                    scheme: &scheme,
+                    codes: &codes,
+                    scales: scales.as_f32(),
+                    offsets: match scheme.has_offsets() {
+                        true => offsets.as_f32(),
+                        false => &[],
+                    },
+                    cols,
+                };
+                let copies = [guarded.scales.to_vec(), guarded.offsets.to_vec()];
+                // Not next to a page that may not be read.
+                let unguarded = codes.to_vec();
+                let copy = Decoder {
+                    codes: &unguarded,
+                    scales: &copies[0],
+                    offsets: &copies[1],
+                    ..guarded
+                };
+                let x: Vec<f32> = (0..3 * cols).map(|i| (i as f32 * 0.7).sin()).collect();
+                with_every_isa(|isa| {
+                    let y = |w: &Decoder| Gemv::new(w, &x, outputs).unwrap().multiply::<f32>(None);
+                    assert_eq!(y(&guarded), y(&copy), "{isa:?} {scheme:?} {outputs}x{cols}");
+                });
+            }
+        }
+    }
+}

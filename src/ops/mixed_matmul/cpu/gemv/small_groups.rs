@@ -1,0 +1,84 @@
+//! Groups of which a vector of codes has one or more, each as whole lanes. A block of x is a group.
+//!
+//! The scales of W and x are multiplied for as many groups as lanes at a time. Each vector of codes then takes those of its
+//! groups by a permutation. With 8 lanes and 2 groups to a vector, scales s0 to s7 serve four vectors:
+//!
+//! ```text
+//! vector 0   s0 s0 s0 s0 s1 s1 s1 s1
+//! vector 1   s2 s2 s2 s2 s3 s3 s3 s3
+//! vector 2   s4 s4 s4 s4 s5 s5 s5 s5
+//! vector 3   s6 s6 s6 s6 s7 s7 s7 s7
+//! ```
+
+use super::{Block, Groups};
+use crate::cpu::activation_bytes::RecordLayout;
+use crate::cpu::byte_simd::ByteSimd;
+use crate::cpu::simd::MAX_LANES;
+
+pub struct SmallGroups {
+    /// Groups of a vector.
+    per_vector: usize,
+    /// For each of the vectors that share as many groups as lanes.
+    permutations: Vec<Permutation>,
+}
+
+/// Lane i takes the scale of group `0[i]`. Aligned, so that none lies in two cache lines.
+#[repr(align(64))]
+struct Permutation([i32; MAX_LANES]);
+
+impl SmallGroups {
+    /// `group` is in columns. `None` if a vector has no whole number of groups, or a group no whole lane.
+    pub fn new(record: RecordLayout, group: usize) -> Option<Self> {
+        let lanes = record.width / 4;
+        let per_vector = record.cols() / group;
+        if !record.cols().is_multiple_of(group) || per_vector > lanes {
+            return None;
+        }
+        let permutation = |vector: usize| {
+            Permutation(std::array::from_fn(|lane| {
+                (vector * per_vector + lane % lanes * per_vector / lanes) as i32
+            }))
+        };
+        Some(SmallGroups {
+            per_vector,
+            permutations: (0..lanes / per_vector).map(permutation).collect(),
+        })
+    }
+}
+
+impl Groups for &SmallGroups {
+    #[inline(always)]
+    unsafe fn add_products<B: ByteSimd, const BITS: usize, const R: usize, const O: usize>(
+        self,
+        b: B,
+        block: &Block<'_, O>,
+        totals: &mut [[B::F; O]; R],
+    ) {
+        let (x, values) = (&block.gemv.x, block.gemv.values);
+        let groups = x.columns.groups();
+        for first in (0..groups).step_by(B::LANES) {
+            block.add_sums(b, first, totals);
+            let mut products = [[b.splat(0.0); O]; R];
+            for (o, of_output) in block.scales.iter().enumerate() {
+                let scales = b.load_first(&of_output.scales[first..]);
+                let scales = b.mul(scales, b.splat(values.factor));
+                for (r, products) in products.iter_mut().enumerate() {
+                    let row = (block.row + r) * groups..(block.row + r + 1) * groups;
+                    products[o] = b.mul(scales, b.load_first(&x.scales[row][first..]));
+                }
+            }
+            let vectors = (groups - first).min(B::LANES).div_ceil(self.per_vector);
+            let permutations = &self.permutations[..vectors];
+            for (record, permutation) in (first / self.per_vector..).zip(permutations) {
+                let mut scales = products;
+                for scales in &mut scales {
+                    for scale in scales {
+                        *scale = b.permute(*scale, &permutation.0);
+                    }
+                }
+                // SAFETY: the record has one of the row's groups, so it is one of x's, and the caller promises the rows.
+                unsafe { block.add_vector::<B, BITS, R>(b, record, scales, totals) };
+            }
+        }
+    }
+}

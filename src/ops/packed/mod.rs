@@ -1,0 +1,140 @@
+//! What the products with packed weights (`bitlinear`, `mixed_matmul`) have in common: checks, the way to the kernels, and the
+//! storages of a weight.
+
+#[cfg(feature = "metal")]
+pub(crate) mod metal;
+
+use super::linear::{self, output_shape};
+use crate::check;
+use crate::op::{self, Arg, Op, Spec};
+use crate::quant::Quantized;
+#[cfg(feature = "metal")]
+use candle_core::MetalStorage;
+use candle_core::{CpuStorage, DType, Result, Tensor};
+
+/// What errors call the arguments of a product.
+pub(crate) const ARGS: &[&str] = &["x", "bias"];
+
+/// Applies a product to x and a bias on behalf of the function `name`.
+pub(crate) fn apply<O: Op>(
+    name: &'static str,
+    op: O,
+    w: &Quantized,
+    x: &Tensor,
+    bias: Option<&Tensor>,
+) -> Result<Tensor> {
+    check::same_device(name, &["x", "weight"], &[x, w.codes()])?;
+    let args = [x, bias.unwrap_or(x)];
+    let args = &args[..1 + usize::from(bias.is_some())];
+    // The kernels know no gradient of the scales: trained ones get theirs from the composed form. And they multiply nothing
+    // where x is empty.
+    let trains = w.scales().track_op() || w.offsets().is_some_and(Tensor::track_op);
+    if trains || x.elem_count() == 0 {
+        check::same_device(name, ARGS, args)?;
+        let specs: Vec<Spec> = args.iter().map(|&t| t.into()).collect();
+        op.check(name, &specs)?;
+        return op.reference(args);
+    }
+    op::apply(name, op, args)
+}
+
+/// x is `[.., in]` for a weight `[out, in]`, and a bias `[out]`.
+pub(crate) fn check_args(name: &str, args: &[Spec<'_>], w: &Quantized) -> Result<()> {
+    check::same_floats(name, ARGS, args)?;
+    let x = args[0];
+    match (x.dims().last(), w.shape().dims()) {
+        (Some(last), &[out, cols]) if *last == cols => {
+            if let Some(bias) = args.get(1).filter(|bias| bias.dims() != [out]) {
+                let shape = bias.shape();
+                let message = format!("got bias of shape {shape:?}, expected [{out}]");
+                return Err(check::error(name, message));
+            }
+            check::fits_in_memory(name, "the result", output_shape(x.layout, out).dims())
+        }
+        _ => Err(wrong_shapes(name, x, w, "in")),
+    }
+}
+
+/// As [`check_args`], and all are on one device.
+pub(crate) fn check_tensors(
+    name: &str,
+    x: &Tensor,
+    w: &Quantized,
+    bias: Option<&Tensor>,
+) -> Result<()> {
+    let args = [x, bias.unwrap_or(x)];
+    check::same_device(
+        name,
+        &["x", "bias", "weight"],
+        &[args[0], args[1], w.codes()],
+    )?;
+    let specs = args.map(Spec::from);
+    check_args(name, &specs[..1 + usize::from(bias.is_some())], w)
+}
+
+/// `last` is the side of the weight that x's last dim should be.
+pub(crate) fn wrong_shapes(
+    name: &str,
+    x: Spec<'_>,
+    w: &Quantized,
+    last: &str,
+) -> candle_core::Error {
+    let (x, w) = (x.shape(), w.shape());
+    let message = format!(
+        "got x of shape {x:?} and a weight of shape {w:?}, expected [.., {last}] and [out, in]"
+    );
+    check::error(name, message)
+}
+
+/// The product of an empty x, computed in its own dtype: Candle cannot convert an empty tensor on Metal.
+pub(crate) fn empty_product(x: &Tensor, w: &Quantized, bias: Option<&Tensor>) -> Result<Tensor> {
+    let w = match x.dtype() {
+        DType::F64 => w.dequantize(DType::F32)?.to_dtype(DType::F64)?,
+        dtype => w.dequantize(dtype)?,
+    };
+    linear::reference(x, &w, bias)
+}
+
+/// The tensors of a weight as kernels take them.
+#[derive(Clone, Copy)]
+pub(crate) struct WeightArgs<'a, S> {
+    pub codes: Arg<'a, S>,
+    pub scales: Arg<'a, S>,
+    pub offsets: Option<Arg<'a, S>>,
+}
+
+impl<'a, S> WeightArgs<'a, S> {
+    fn new(args: &[Arg<'a, S>]) -> Self {
+        WeightArgs {
+            codes: args[0],
+            scales: args[1],
+            offsets: args.get(2).copied(),
+        }
+    }
+}
+
+fn tensors(w: &Quantized) -> Vec<&Tensor> {
+    let tensors = [Some(w.codes()), Some(w.scales()), w.offsets()];
+    tensors.into_iter().flatten().collect()
+}
+
+/// Calls `f` with the storages of a weight, which the op holds beside its arguments.
+pub(crate) fn with_cpu_weight<R>(
+    name: &'static str,
+    w: &Quantized,
+    f: impl FnOnce(WeightArgs<'_, CpuStorage>) -> Result<R>,
+) -> Result<R> {
+    check::frozen(name, &tensors(w))?;
+    op::with_cpu_storages(name, &tensors(w), |args| f(WeightArgs::new(args)))
+}
+
+/// As [`with_cpu_weight`].
+#[cfg(feature = "metal")]
+pub(crate) fn with_metal_weight<R>(
+    name: &'static str,
+    w: &Quantized,
+    f: impl FnOnce(WeightArgs<'_, MetalStorage>) -> Result<R>,
+) -> Result<R> {
+    check::frozen(name, &tensors(w))?;
+    op::with_metal_storages(name, &tensors(w), |args| f(WeightArgs::new(args)))
+}

@@ -1,0 +1,308 @@
+//! The encoder: measures the elements that share a scale, then encodes them while they are in the cache.
+//!
+//! A row with a scale of its own, and each of its groups, is measured and encoded by one thread. Few long rows, and tensors
+//! with one scale, are cut into blocks of columns, all of which are measured before any is encoded; see [`two_pass`].
+
+use super::columns;
+use super::params::{RowParams, ScaleParams};
+use super::rounding::{AnyScheme, NearestMultiple, RoundingRule};
+use super::sink::{RowCursor, Sink, STAGED};
+use super::statistics::Stats;
+use super::COST;
+use crate::cpu::alloc;
+use crate::cpu::element::Element;
+use crate::cpu::parallel::{self, Shared};
+use crate::cpu::row_view::RowView;
+use crate::cpu::simd::{prefetch, Simd};
+use crate::cpu::two_pass::{self, TwoPassRow};
+use crate::quant::{ScaleScope, Scheme};
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+/// Rows up to this many bytes prefetch the next row: two of them fit into an L1 cache.
+const PREFETCHED: usize = 16 << 10;
+
+/// Encodes rows of x into a sink.
+pub(super) struct Encoder<'a, T, K> {
+    scheme: &'a Scheme,
+    x: &'a RowView<'a, T>,
+    rows: usize,
+    cols: usize,
+    sink: K,
+}
+
+impl<'a, T: Element, K: Sink<T>> Encoder<'a, T, K> {
+    /// # Safety
+    /// The scheme has been checked for x; x and the sink have `rows` rows of `cols` columns.
+    pub(super) unsafe fn new(
+        scheme: &'a Scheme,
+        x: &'a RowView<'a, T>,
+        (rows, cols): (usize, usize),
+        sink: K,
+    ) -> Self {
+        Encoder {
+            scheme,
+            x,
+            rows,
+            cols,
+            sink,
+        }
+    }
+
+    /// Encodes the whole tensor. Returns the parameters in the order of the scales; none for an empty tensor.
+    pub(super) fn run(&self) -> Vec<ScaleParams> {
+        if self.rows == 0 || self.cols == 0 {
+            return Vec::new();
+        }
+        match self.scheme.scope {
+            ScaleScope::Column => columns::run(self),
+            ScaleScope::Tensor => self.by_tensor(),
+            ScaleScope::Row => self.by_row(),
+            ScaleScope::Group(group) => self.by_group(group),
+        }
+    }
+
+    /// One scale for all elements.
+    fn by_tensor(&self) -> Vec<ScaleParams> {
+        let op = EncodeRow {
+            encoder: self,
+            group: self.cols,
+            sharing: self.rows * self.cols,
+            params: None,
+        };
+        // SAFETY: `new`'s caller vouches for the rows and columns, all of which are measured before they are written.
+        unsafe {
+            let rows = two_pass::measure_rows(op, self.rows, self.cols);
+            let all = two_pass::join_all(&op, &rows);
+            two_pass::apply_rows(op, self.cols, &vec![all; self.rows]);
+            vec![ScaleParams::new(self.scheme, all, op.sharing)]
+        }
+    }
+
+    /// A scale for each row.
+    fn by_row(&self) -> Vec<ScaleParams> {
+        // SAFETY: the op writes the parameters of every row; `new`'s caller vouches for rows and columns.
+        unsafe {
+            alloc::build(self.rows, |params| {
+                let op = self.with_params(self.cols, params);
+                two_pass::run(op, self.rows, self.cols);
+            })
+        }
+    }
+
+    /// A scale for each group of neighbours in a row. Rows are not cut: groups need not end where a byte of codes does.
+    fn by_group(&self, group: usize) -> Vec<ScaleParams> {
+        // SAFETY: as for `by_row`, with the parameters of every group.
+        unsafe {
+            alloc::build(self.rows * (self.cols / group), |params| {
+                let op = self.with_params(group, params);
+                parallel::ranges(self.rows, COST * self.cols, 1, |rows| {
+                    two_pass::run_here(op, rows, self.cols)
+                });
+            })
+        }
+    }
+
+    /// # Safety
+    /// `params` is valid for writes of an element for each group of each row.
+    unsafe fn with_params(&self, group: usize, params: *mut ScaleParams) -> EncodeRow<'_, T, K> {
+        EncodeRow {
+            encoder: self,
+            group,
+            sharing: group,
+            params: Some(Shared::new(params)),
+        }
+    }
+
+    /// The statistics of columns of a row.
+    ///
+    /// # Safety
+    /// The row has these columns, one at least.
+    #[inline(always)]
+    unsafe fn measure<S: Simd>(&self, s: S, row: usize, cols: Range<usize>) -> Stats {
+        let x = self.x.row(row).add(cols.start);
+        Stats::of(s, self.scheme.levels, x, cols.len())
+    }
+
+    /// Encodes columns of a row. What is staged and not yet packed stays in `staging`, for [`Encoder::flush`] or for the next
+    /// columns of the row.
+    ///
+    /// # Safety
+    /// The row has these columns, no other thread writes them, and those since the last multiple of STAGED have been
+    /// encoded with the same staging memory.
+    #[inline(always)]
+    pub(super) unsafe fn encode<S: Simd, P: RowParams>(
+        &self,
+        s: S,
+        row: usize,
+        cols: Range<usize>,
+        params: P,
+        staging: &mut Staging,
+    ) {
+        match NearestMultiple::new(self.scheme) {
+            Some(rule) => self.encode_by(s, row, cols, params, staging, rule),
+            None => self.encode_by(s, row, cols, params, staging, AnyScheme(*self.scheme)),
+        }
+    }
+
+    /// # Safety
+    /// As for [`Encoder::encode`].
+    #[inline(always)]
+    unsafe fn encode_by<S: Simd, P: RowParams, R: RoundingRule>(
+        &self,
+        s: S,
+        row: usize,
+        cols: Range<usize>,
+        params: P,
+        staging: &mut Staging,
+        rule: R,
+    ) {
+        let (first, staged) = (self.x.row(row), staging.0.as_mut_ptr().cast::<u8>());
+        // A copy, because the compiler must assume that writes through the sink's pointer change `self`.
+        let (sink, index) = (self.sink, row * self.cols);
+        // The next row is measured next. It comes to the cache while this one is encoded.
+        let ahead = match self.cols * size_of::<T>() <= PREFETCHED {
+            true => self.cols,
+            false => 0,
+        };
+        let mut start = cols.start;
+        while start < cols.end {
+            let chunk = start / STAGED * STAGED;
+            let end = cols.end.min(chunk + STAGED);
+            let whole = start + (end - start) / S::LANES * S::LANES;
+            let at = |col: usize| RowCursor {
+                row,
+                col,
+                staged: staged.wrapping_add(col - chunk),
+            };
+            for col in (start..whole).step_by(S::LANES) {
+                prefetch(first.wrapping_add(col + ahead));
+                let x = T::load(s, first.add(col));
+                let lanes = params.lanes(s, col, S::LANES);
+                sink.put(s, at(col), S::LANES, rule.encode(s, x, index + col, lanes));
+            }
+            if whole < end {
+                let count = end - whole;
+                let x = T::load_few(s, first.add(whole), count);
+                let lanes = params.lanes(s, whole, count);
+                let encoded = rule.encode(s, x, index + whole, lanes);
+                sink.put(s, at(whole), count, encoded);
+            }
+            if end == chunk + STAGED {
+                sink.flush(row, chunk..end, staged);
+            }
+            start = end;
+        }
+    }
+
+    /// Packs what is left in the staging memory after the columns up to `end` have been encoded.
+    ///
+    /// # Safety
+    /// As for [`Encoder::encode`].
+    #[inline(always)]
+    pub(super) unsafe fn flush(&self, row: usize, end: usize, staging: &Staging) {
+        let start = end / STAGED * STAGED;
+        if start < end {
+            self.sink.flush(row, start..end, staging.0.as_ptr().cast());
+        }
+    }
+
+    pub(super) fn scheme(&self) -> &'a Scheme {
+        self.scheme
+    }
+
+    pub(super) fn x(&self) -> &'a RowView<'a, T> {
+        self.x
+    }
+
+    /// Rows and columns.
+    pub(super) fn size(&self) -> (usize, usize) {
+        (self.rows, self.cols)
+    }
+}
+
+/// Codes of STAGED columns of a row, one to a byte, that wait to be packed.
+pub(super) struct Staging(MaybeUninit<[u8; STAGED]>);
+
+impl Staging {
+    #[inline(always)]
+    pub(super) fn new() -> Self {
+        Staging(MaybeUninit::uninit())
+    }
+}
+
+/// The encoder as an op on rows.
+struct EncodeRow<'a, T, K> {
+    encoder: &'a Encoder<'a, T, K>,
+    /// Columns of a group: those of the row, if it has one scale.
+    group: usize,
+    /// Elements that share a scale.
+    sharing: usize,
+    /// Where the parameters of the groups go, row by row; none if rows share their scale.
+    params: Option<Shared<ScaleParams>>,
+}
+
+impl<T, K> Clone for EncodeRow<'_, T, K> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T, K> Copy for EncodeRow<'_, T, K> {}
+
+impl<T: Element, K: Sink<T>> EncodeRow<'_, T, K> {
+    /// The parameters of a group with these statistics, which are kept if rows have their own.
+    ///
+    /// # Safety
+    /// The group counts those of all rows, and no other thread has it.
+    #[inline(always)]
+    unsafe fn params(&self, group: Option<usize>, stats: Stats) -> ScaleParams {
+        let params = ScaleParams::new(self.encoder.scheme, stats, self.sharing);
+        if let (Some(group), Some(to)) = (group, self.params) {
+            to.get().add(group).write(params);
+        }
+        params
+    }
+}
+
+impl<T: Element, K: Sink<T>> TwoPassRow for EncodeRow<'_, T, K> {
+    type Stat = Stats;
+    /// Blocks end where staged columns do.
+    const BLOCK: usize = 25 * STAGED;
+
+    fn cost(cols: usize) -> usize {
+        COST * cols
+    }
+
+    #[inline(always)]
+    unsafe fn measure<S: Simd>(&self, s: S, row: usize, cols: Range<usize>) -> Stats {
+        self.encoder.measure(s, row, cols)
+    }
+
+    fn join(&self, a: Stats, b: Stats) -> Stats {
+        a.join(b, self.encoder.scheme.levels)
+    }
+
+    #[inline(always)]
+    unsafe fn apply<S: Simd>(&self, s: S, row: usize, cols: Range<usize>, stats: Stats) {
+        // Of the threads that encode a row's blocks, the first block's keeps the parameters.
+        let params = self.params((cols.start == 0).then_some(row), stats);
+        let mut staging = Staging::new();
+        let end = cols.end;
+        self.encoder.encode(s, row, cols, params, &mut staging);
+        self.encoder.flush(row, end, &staging);
+    }
+
+    #[inline(always)]
+    unsafe fn process_row<S: Simd>(&self, s: S, row: usize, cols: usize, _: *mut f32) {
+        let mut staging = Staging::new();
+        let groups = cols / self.group;
+        for n in 0..groups {
+            let cols = n * self.group..(n + 1) * self.group;
+            let stats = self.encoder.measure(s, row, cols.clone());
+            let params = self.params(Some(row * groups + n), stats);
+            self.encoder.encode(s, row, cols, params, &mut staging);
+        }
+        self.encoder.flush(row, cols, &staging);
+    }
+}

@@ -1,0 +1,170 @@
+//! Quantisation parameters: scale, zero point and bias, computed from statistics or read from stored scales.
+
+use super::statistics::Stats;
+use crate::cpu::element::Element;
+use crate::cpu::simd::Simd;
+use crate::quant::{Levels, Scheme};
+
+/// What the elements that share a scale are encoded and decoded with:
+/// `code = clamp(round((x − bias) · inverse_scale) + zero)` and `value = (code − zero) · scale + bias`.
+///
+/// `Affine` levels divide by the scale instead. The code of `Sign` levels is whether x is above the bias, which is not part
+/// of the value.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ScaleParams {
+    pub(super) inverse_scale: f32,
+    pub(super) zero: f32,
+    pub(super) bias: f32,
+    pub(super) scale: f32,
+}
+
+impl ScaleParams {
+    /// From the statistics of all `n` elements that share the scale.
+    pub(super) fn new(scheme: &Scheme, Stats([a, b]): Stats, n: usize) -> Self {
+        let eps = scheme.eps;
+        let max_code = scheme.max_code() as f32;
+        let finite = a.is_finite() && b.is_finite();
+        let (inverse_scale, zero, bias, scale) = match scheme.levels {
+            _ if !finite => (f32::NAN, 0.0, 0.0, f32::NAN),
+            Levels::Ternary => {
+                let mean = (a / n as f32).max(eps);
+                (1.0 / mean, 1.0, 0.0, mean)
+            }
+            Levels::Sign { centred } => {
+                let threshold = if centred { b / n as f32 } else { 0.0 };
+                (0.0, 0.5, threshold, 2.0 * (a / n as f32).max(eps))
+            }
+            Levels::Int8 => {
+                let max = a.max(eps);
+                (127.0 / max, 0.0, 0.0, max / 127.0)
+            }
+            Levels::ZeroPoint { .. } => {
+                let (max, min) = (a.max(0.0), (-b).min(0.0));
+                let scale = (max - min).max(eps) / max_code;
+                let zero = (-min / scale).round_ties_even();
+                (1.0 / scale, zero, 0.0, scale)
+            }
+            Levels::Affine { .. } => {
+                let (max, min) = (a, -b);
+                let step = ((max - min) / max_code).max(eps);
+                // Codes count from the end of the range that is farther from 0.
+                let (edge, step) = match min.abs() > max.abs() {
+                    true => (min, step),
+                    false => (max, -step),
+                };
+                // The step is adjusted so that 0 is a whole number of steps from the edge.
+                let steps_to_0 = (edge / step).round_ties_even();
+                let (scale, bias) = match steps_to_0 == 0.0 {
+                    true => (step, 0.0),
+                    false => (edge / steps_to_0, edge),
+                };
+                (0.0, 0.0, bias, scale)
+            }
+        };
+        ScaleParams {
+            inverse_scale,
+            zero,
+            bias,
+            scale,
+        }
+    }
+
+    /// From a stored scale and offset, for decoding alone.
+    pub(super) fn of_stored(levels: Levels, scale: f32, offset: f32) -> Self {
+        let (zero, bias, scale) = match levels {
+            Levels::Ternary => (1.0, 0.0, scale),
+            Levels::Sign { .. } => (0.5, 0.0, 2.0 * scale),
+            Levels::Int8 => (0.0, 0.0, scale),
+            Levels::ZeroPoint { .. } => (offset, 0.0, scale),
+            Levels::Affine { .. } => (0.0, offset, scale),
+        };
+        ScaleParams {
+            inverse_scale: 0.0,
+            zero,
+            bias,
+            scale,
+        }
+    }
+
+    /// The scale and the offset that are stored.
+    pub(super) fn stored(&self, levels: Levels) -> [f32; 2] {
+        match levels {
+            Levels::Sign { .. } => [self.scale / 2.0, 0.0],
+            Levels::Affine { .. } => [self.scale, self.bias],
+            _ => [self.scale, self.zero],
+        }
+    }
+}
+
+/// The fields of [`ScaleParams`] for each lane of a vector.
+#[derive(Clone, Copy)]
+pub(super) struct ParamLanes<S: Simd> {
+    pub(super) inverse_scale: S::F,
+    pub(super) zero: S::F,
+    pub(super) bias: S::F,
+    pub(super) scale: S::F,
+}
+
+impl<S: Simd> ParamLanes<S> {
+    /// `(code − zero) · scale + bias`
+    #[inline(always)]
+    pub(super) fn value(&self, s: S, codes: S::F) -> S::F {
+        s.add(s.mul(s.sub(codes, self.zero), self.scale), self.bias)
+    }
+}
+
+/// The parameters of neighbouring columns of a row.
+pub(super) trait RowParams: Copy {
+    /// The parameters of `count` columns from `col` on, or of LANES columns if `count` is more.
+    ///
+    /// # Safety
+    /// The row has these columns.
+    unsafe fn lanes<S: Simd>(&self, s: S, col: usize, count: usize) -> ParamLanes<S>;
+}
+
+/// One set of parameters for all columns.
+impl RowParams for ScaleParams {
+    #[inline(always)]
+    unsafe fn lanes<S: Simd>(&self, s: S, _: usize, _: usize) -> ParamLanes<S> {
+        ParamLanes {
+            inverse_scale: s.splat(self.inverse_scale),
+            zero: s.splat(self.zero),
+            bias: s.splat(self.bias),
+            scale: s.splat(self.scale),
+        }
+    }
+}
+
+/// Parameters of every column, as one vector for each field.
+pub(super) struct ColumnParams {
+    inverse_scales: Vec<f32>,
+    zeros: Vec<f32>,
+    biases: Vec<f32>,
+    scales: Vec<f32>,
+}
+
+impl ColumnParams {
+    pub(super) fn new(columns: &[ScaleParams]) -> Self {
+        let field = |of: fn(&ScaleParams) -> f32| columns.iter().map(of).collect();
+        ColumnParams {
+            inverse_scales: field(|p| p.inverse_scale),
+            zeros: field(|p| p.zero),
+            biases: field(|p| p.bias),
+            scales: field(|p| p.scale),
+        }
+    }
+}
+
+impl RowParams for &ColumnParams {
+    #[inline(always)]
+    unsafe fn lanes<S: Simd>(&self, s: S, col: usize, count: usize) -> ParamLanes<S> {
+        debug_assert!(col + count.min(S::LANES) <= self.scales.len());
+        let field = |values: &Vec<f32>| f32::load_upto(s, values.as_ptr().add(col), count);
+        ParamLanes {
+            inverse_scale: field(&self.inverse_scales),
+            zero: field(&self.zeros),
+            bias: field(&self.biases),
+            scale: field(&self.scales),
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! The norms of rows on the CPU: `forward` normalises rows, `residual` adds two tensors first, `backward` has the gradients.
+
+mod backward;
+mod forward;
+mod residual;
+
+pub use backward::backward;
+pub use forward::{forward, forward_inplace, NormRows};
+pub use residual::add;
+
+use super::{Kind, RowNorm};
+use crate::cpu::element::Element;
+use crate::cpu::gather;
+use crate::cpu::moments::Divisor;
+use crate::ops::affine_norm::{Arg, Vectors};
+use candle_core::{CpuStorage, Layout, Result};
+use std::borrow::Cow;
+
+impl Kind {
+    fn is_centred(self) -> bool {
+        matches!(self, Kind::Layer)
+    }
+
+    fn divisor(self) -> Divisor {
+        match self {
+            Kind::Rms | Kind::Layer => Divisor::RootMeanSquare,
+            Kind::L2 => Divisor::Euclidean,
+        }
+    }
+}
+
+/// The number of rows, and their length.
+fn rows_and_cols(l: &Layout) -> [usize; 2] {
+    let cols = l.dims().last().copied().unwrap_or(1);
+    [l.shape().elem_count().checked_div(cols).unwrap_or(0), cols]
+}
+
+/// Weight and bias as contiguous slices.
+pub fn slices<'a, T: Element>(
+    [weight, bias]: Vectors<'a, CpuStorage>,
+) -> Result<[Option<Cow<'a, [T]>>; 2]> {
+    let slice = |v: Option<Arg<'a, CpuStorage>>| match v {
+        Some((v, l)) => Ok(Some(gather::contiguous(v.as_slice::<T>()?, l))),
+        None => candle_core::Result::Ok(None),
+    };
+    Ok([slice(weight)?, slice(bias)?])
+}

@@ -1,0 +1,69 @@
+//! log_softmax over rows: find the maximum and the sum of the exponentials, then write x − max − log(sum).
+
+use super::max_sum::MaxSum;
+use super::scores::{Plain, ScoreRow};
+use crate::cpu::element::Element;
+use crate::cpu::parallel::{self, Shared};
+use crate::cpu::pieces::{for_each_piece, Pieces};
+use crate::cpu::row_view::RowView;
+use crate::cpu::simd::Simd;
+use crate::cpu::{math, two_pass};
+use std::ops::Range;
+
+/// # Safety
+/// `x` and `y` have `rows` rows of `cols` elements. They may be the same.
+pub unsafe fn run<T: Element>(x: &RowView<T>, y: Shared<T>, [rows, cols]: [usize; 2]) {
+    two_pass::run(LogSoftmax { x, y, cols }, rows, cols)
+}
+
+#[derive(Clone, Copy)]
+struct LogSoftmax<'a, T> {
+    x: &'a RowView<'a, T>,
+    y: Shared<T>,
+    cols: usize,
+}
+
+impl<T: Element> two_pass::TwoPassRow for LogSoftmax<'_, T> {
+    type Stat = MaxSum;
+
+    fn cost(cols: usize) -> usize {
+        cols * parallel::EXP
+    }
+
+    #[inline(always)]
+    unsafe fn measure<S: Simd>(&self, s: S, row: usize, cols: Range<usize>) -> MaxSum {
+        MaxSum::measure(s, ScoreRow::new(Plain, self.x, row, self.cols), cols)
+    }
+
+    fn join(&self, a: MaxSum, b: MaxSum) -> MaxSum {
+        a.join(b)
+    }
+
+    #[inline(always)]
+    unsafe fn apply<S: Simd>(&self, s: S, row: usize, cols: Range<usize>, stat: MaxSum) {
+        let row = LogRow {
+            x: self.x.row(row),
+            y: self.y.get().add(row * self.cols),
+            max: stat.max,
+            log_sum: s.to_array(math::log(s, s.splat(stat.sum)))[0],
+        };
+        for_each_piece(s, cols, &row);
+    }
+}
+
+/// One row of x and y, and what is subtracted from it.
+struct LogRow<T> {
+    x: *const T,
+    y: *mut T,
+    max: f32,
+    log_sum: f32,
+}
+
+impl<T: Element> Pieces for LogRow<T> {
+    #[inline(always)]
+    unsafe fn piece<S: Simd, const FULL: bool>(&self, s: S, i: usize, left: usize) {
+        let v = T::load_piece::<S, FULL>(s, self.x.add(i), left);
+        let v = s.sub(s.sub(v, s.splat(self.max)), s.splat(self.log_sum));
+        T::store_piece::<S, FULL>(s, self.y.add(i), left, v);
+    }
+}

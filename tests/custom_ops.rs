@@ -1,0 +1,358 @@
+//! Every public CustomOp, applied by hand to whatever a user may pass: the answer is a result or an `Err`, never a panic, a
+//! hang or an access out of bounds. `./test.sh` runs this with AddressSanitizer, which sees the last.
+
+use candle_core::{DType, Device, Result, Shape, Tensor};
+use candle_fused::ops::*;
+use candle_fused::ops::{Dequantize, FakeQuantize};
+use candle_fused::quant::{ScaleScope, Scheme};
+use std::fmt::Write;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::path::Path;
+
+/// Applies the op by hand, and drops its result.
+type Run = Box<dyn Fn(&[Tensor]) -> Result<()>>;
+
+/// One of Candle's traits for one op.
+struct Form {
+    name: &'static str,
+    trait_name: &'static str,
+    args: usize,
+    run: Run,
+}
+
+macro_rules! forms {
+    ($($op:expr => $($kind:ident)+;)*) => {
+        vec![$($(form!($op, $kind)),+),*]
+    };
+}
+
+macro_rules! form {
+    ($op:expr, CustomOp1) => {
+        form!(1, $op, CustomOp1, |t, op| t[0].apply_op1_no_bwd(&op))
+    };
+    ($op:expr, CustomOp2) => {
+        form!(2, $op, CustomOp2, |t, op| t[0].apply_op2_no_bwd(&t[1], &op))
+    };
+    ($op:expr, CustomOp3) => {
+        form!(3, $op, CustomOp3, |t, op| t[0]
+            .apply_op3_no_bwd(&t[1], &t[2], &op))
+    };
+    ($op:expr, InplaceOp1) => {
+        form!(1, $op, InplaceOp1, |t, op| t[0].inplace_op1(&op))
+    };
+    ($op:expr, InplaceOp2) => {
+        form!(2, $op, InplaceOp2, |t, op| t[0].inplace_op2(&t[1], &op))
+    };
+    ($op:expr, InplaceOp3) => {
+        form!(3, $op, InplaceOp3, |t, op| t[0]
+            .inplace_op3(&t[1], &t[2], &op))
+    };
+    ($args:literal, $op:expr, $kind:ident, |$t:ident, $made:ident| $run:expr) => {{
+        let op = $op;
+        Form {
+            name: stringify!($op),
+            trait_name: stringify!($kind),
+            args: $args,
+            run: Box::new(move |$t: &[Tensor]| {
+                let $made = op.clone();
+                $run.map(drop)
+            }),
+        }
+    }};
+}
+
+/// Every struct with a `custom_op!` line, with fields that suit and that don't.
+fn forms() -> Result<Vec<Form>> {
+    let weight = Tensor::ones((5, 32), DType::F32, &Device::Cpu)?;
+    let ternary = quantize(&weight, Scheme::ternary(ScaleScope::Row))?;
+    let grouped = quantize(&weight, Scheme::mlx(4, 32))?;
+    let column = quantize(&weight, Scheme::int8(ScaleScope::Column))?;
+    let (eps, act) = (1e-5, Act::GeluTanh);
+    let square = Tensor::ones((5, 5), DType::F32, &Device::Cpu)?;
+    let (scales, rows) = (
+        Tensor::ones(2, DType::F32, &Device::Cpu)?,
+        Tensor::new(&[0u32, 1, 1, 0], &Device::Cpu)?,
+    );
+    let (plain, absurd) = (
+        Conv2dParams::default(),
+        Conv2dParams {
+            stride: [1 << 60; 2],
+            padding: [1 << 60; 2],
+            ..Default::default()
+        },
+    );
+    let (int8, groups) = (Scheme::int8(ScaleScope::Tensor), Scheme::mlx(4, 5));
+    let shape = Shape::from((4, 5));
+    Ok(forms! {
+        Activation(act) => CustomOp1 InplaceOp1;
+        Activation(Act::Identity) => CustomOp1 InplaceOp1;
+        AffineAct(act) => CustomOp3 InplaceOp3;
+        BinaryAct { op: BinaryOp::Add, act } => CustomOp2 InplaceOp2;
+        BinaryAct { op: BinaryOp::Mul, act: Act::Relu } => CustomOp2 InplaceOp2;
+        BitLinear { weight: ternary.clone() } => CustomOp1 CustomOp2;
+        BitLinear { weight: grouped.clone() } => CustomOp1 CustomOp2;
+        Conv2d::new(plain, act, ConvAlgo::Auto) => CustomOp2 CustomOp3;
+        Conv2d::new(plain, act, ConvAlgo::Winograd) => CustomOp2;
+        Conv2d::new(absurd, act, ConvAlgo::Auto) => CustomOp2 CustomOp3;
+        ConvTranspose2d { params: plain, output_padding: [0; 2], act } => CustomOp2 CustomOp3;
+        ConvTranspose2d { params: absurd, output_padding: [1 << 60; 2], act } => CustomOp2 CustomOp3;
+        Dequantize { scheme: int8, shape: shape.clone(), dtype: DType::F16 } => CustomOp2 CustomOp3;
+        Dequantize { scheme: groups, shape: shape.clone(), dtype: DType::F32 } => CustomOp2 CustomOp3;
+        Dropout { relu: true, p: 0.5, seed: 1 } => CustomOp1 InplaceOp1;
+        Dropout { relu: false, p: f32::NAN, seed: 1 } => CustomOp1 InplaceOp1;
+        DropoutAdd { p: 0.5, seed: 1 } => CustomOp2;
+        DropoutAdd { p: 2.0, seed: 1 } => CustomOp2;
+        FakeQuantize { scheme: int8, clipped: true } => CustomOp1;
+        FakeQuantize { scheme: groups, clipped: false } => CustomOp1;
+        Glu(act) => CustomOp2 InplaceOp2;
+        GluPacked(act) => CustomOp1;
+        GroupNorm { num_groups: 2, eps } => CustomOp1 CustomOp2 CustomOp3 InplaceOp1 InplaceOp2 InplaceOp3;
+        GroupNorm { num_groups: 0, eps } => CustomOp1 CustomOp2 CustomOp3 InplaceOp1;
+        L2Norm { eps } => CustomOp1 InplaceOp1;
+        L2Norm { eps: f32::NAN } => CustomOp1 InplaceOp1;
+        LayerNorm { eps } => CustomOp1 CustomOp2 CustomOp3 InplaceOp1 InplaceOp2 InplaceOp3;
+        Linear { scale: 1.0 } => CustomOp2 CustomOp3;
+        Lora { weight: square.clone(), bias: None, scale: 1.0, dropout: None } => CustomOp3;
+        Lora { weight: weight.clone(), bias: Some(weight.clone()), scale: 1.0, dropout: None } => CustomOp3;
+        LoraGather::new(&square, None, &scales, &rows)? => CustomOp3;
+        MaskedSoftmax { scale: 1.0, causal: false } => CustomOp1 CustomOp2 InplaceOp1 InplaceOp2;
+        MaskedSoftmax { scale: 1.0, causal: true } => CustomOp1 CustomOp2 InplaceOp1 InplaceOp2;
+        MatmulAct(act) => CustomOp2 CustomOp3;
+        MixedMatmul { weight: grouped.clone() } => CustomOp1 CustomOp2;
+        MixedMatmul { weight: ternary.clone() } => CustomOp1 CustomOp2;
+        MixedMatmul { weight: column.clone() } => CustomOp1 CustomOp2;
+        Reduce { reduction: Reduction::Sum, over: Over::LastDim } => CustomOp1;
+        Reduce { reduction: Reduction::Mean, over: Over::All } => CustomOp1;
+        Reduce { reduction: Reduction::Max, over: Over::LastDim } => CustomOp1;
+        Reduce { reduction: Reduction::Max, over: Over::All } => CustomOp1;
+        RmsNorm { eps } => CustomOp1 CustomOp2 InplaceOp1 InplaceOp2;
+        RmsNorm { eps: 0.0 } => CustomOp1 CustomOp2 InplaceOp1 InplaceOp2;
+        Softmax { dim: 0, log: false } => CustomOp1 InplaceOp1;
+        Softmax { dim: 1, log: true } => CustomOp1 InplaceOp1;
+        Softmax { dim: 7, log: false } => CustomOp1 InplaceOp1;
+    })
+}
+
+const SHAPES: &[&[usize]] = &[
+    &[],
+    &[0],
+    &[1],
+    &[5],
+    &[32],
+    &[1 << 20],
+    &[5, 1],
+    &[5, 32],
+    &[4, 5],
+    &[3, 32],
+    &[0, 512],
+    &[512, 0],
+    &[2, 4, 5],
+    &[2, 3, 4, 5],
+    &[5, 3, 3, 3],
+    &[1, 2, 1, 2, 1, 2, 1, 2],
+];
+
+/// Enough to go wrong in three places at a time.
+const FEW_SHAPES: &[&[usize]] = &[
+    &[],
+    &[0],
+    &[1],
+    &[5],
+    &[1 << 20],
+    &[4, 5],
+    &[5, 4],
+    &[0, 5],
+    &[2, 4, 5],
+    &[5, 3, 3, 3],
+];
+
+const DTYPES: [DType; 7] = [
+    DType::F32,
+    DType::F16,
+    DType::BF16,
+    DType::F64,
+    DType::U8,
+    DType::U32,
+    DType::I64,
+];
+
+fn ones(shape: &[usize], dtype: DType) -> Result<Tensor> {
+    Tensor::ones(shape, dtype, &Device::Cpu)
+}
+
+/// 2⁶² elements in the memory of one.
+fn huge() -> Result<Tensor> {
+    ones(&[1, 1], DType::F32)?.broadcast_as((1usize << 31, 1usize << 31))
+}
+
+/// The shape in other memory: behind others, with gaps, turned round, repeated.
+fn views(shape: &[usize]) -> Result<Vec<Tensor>> {
+    let mut views = vec![ones(shape, DType::F32)?];
+    if let (Some(&last), false) = (shape.last(), shape.contains(&(1 << 20))) {
+        let mut padded = shape.to_vec();
+        *padded.last_mut().unwrap() += 3;
+        views.push(ones(&padded, DType::F32)?.narrow(shape.len() - 1, 2, last)?);
+        views.push(ones(&[1], DType::F32)?.broadcast_as(shape)?);
+        let mut turned = shape.to_vec();
+        turned.reverse();
+        let axes: Vec<usize> = (0..shape.len()).rev().collect();
+        views.push(ones(&turned, DType::F32)?.permute(axes)?);
+    }
+    Ok(views)
+}
+
+/// Every combination of so many of them.
+fn product<T: Clone>(items: &[T], count: usize) -> Vec<Vec<T>> {
+    (0..count).fold(vec![vec![]], |lists, _| {
+        let extended = |list: &Vec<T>| {
+            let with = |item: &T| [list.as_slice(), std::slice::from_ref(item)].concat();
+            items.iter().map(with).collect::<Vec<_>>()
+        };
+        lists.iter().flat_map(extended).collect()
+    })
+}
+
+struct Report(String);
+
+impl Report {
+    /// Runs a form, whose result must be an `Err` where the arguments can't suit any op.
+    fn run(&mut self, form: &Form, args: &[Tensor], hopeless: bool) {
+        let result = catch_unwind(AssertUnwindSafe(|| (form.run)(args)));
+        let problem = match result {
+            Err(_) => "panics",
+            Ok(Ok(())) if hopeless => "accepts",
+            Ok(_) => return,
+        };
+        let args: Vec<_> = args.iter().map(|t| (t.layout(), t.dtype())).collect();
+        let _ = writeln!(
+            self.0,
+            "{} as {} {problem} {args:?}",
+            form.name, form.trait_name
+        );
+    }
+}
+
+#[test]
+fn arguments_that_do_not_suit_are_errors() -> Result<()> {
+    let mut report = Report(String::new());
+    for form in forms()? {
+        let shapes = if form.args < 3 { SHAPES } else { FEW_SHAPES };
+        for shapes in product(shapes, form.args) {
+            let args: Vec<_> = shapes
+                .iter()
+                .map(|shape| ones(shape, DType::F32))
+                .collect::<Result<_>>()?;
+            report.run(&form, &args, false);
+        }
+        for dtypes in product(&DTYPES, form.args) {
+            let narrow = |dtype| matches!(dtype, DType::F32 | DType::F16 | DType::BF16);
+            let hopeless = !narrow(dtypes[0]) || dtypes.iter().any(|dtype| *dtype != dtypes[0]);
+            for shape in [&[4, 5][..], &[5]] {
+                let args: Vec<_> = dtypes
+                    .iter()
+                    .map(|dtype| ones(shape, *dtype))
+                    .collect::<Result<_>>()?;
+                report.run(&form, &args, hopeless);
+            }
+        }
+        for shape in SHAPES {
+            for view in views(shape)? {
+                let others = ones(
+                    shape.last().map_or(&[][..], std::slice::from_ref),
+                    DType::F32,
+                )?;
+                let mut args = vec![others; form.args];
+                args[0] = view.clone();
+                report.run(&form, &args, false);
+                let args = vec![view; form.args];
+                // In place that is also a tensor beside itself.
+                report.run(&form, &args, false);
+            }
+        }
+        // A sum of all elements, which can be computed, would take a lifetime.
+        if !form.name.starts_with("Reduce") {
+            for place in 0..form.args {
+                let mut args = vec![ones(&[4, 5], DType::F32)?; form.args];
+                args[place] = huge()?;
+                report.run(&form, &args, true);
+                report.run(&form, &vec![huge()?; form.args], true);
+            }
+        }
+    }
+    assert!(report.0.is_empty(), "\n{}", report.0);
+    the_pool_works()
+}
+
+/// A panic in a worker would have broken every parallel op of the process, stock's too.
+fn the_pool_works() -> Result<()> {
+    let x = ones(&[1000, 1000], DType::F32)?;
+    assert_eq!(x.matmul(&x)?.max_all()?.to_scalar::<f32>()?, 1000.0);
+    for y in [candle_nn::ops::softmax_last_dim(&x)?, softmax_last_dim(&x)?] {
+        assert!((y.max_all()?.to_scalar::<f32>()? - 1e-3).abs() < 1e-6);
+    }
+    Ok(())
+}
+
+/// Lengths that once were trusted.
+#[test]
+fn other_lengths_and_ranks_are_errors() -> Result<()> {
+    let of = |shape: &[usize]| ones(shape, DType::F32);
+    let (long, one) = (of(&[1 << 20])?, of(&[1])?);
+    let act = Act::Silu;
+    let add = DropoutAdd { p: 0.5, seed: 1 };
+    let over_last = Reduce {
+        reduction: Reduction::Max,
+        over: Over::LastDim,
+    };
+    let causal = MaskedSoftmax {
+        scale: 1.0,
+        causal: true,
+    };
+    let softmax = Softmax { dim: 7, log: false };
+    let results = [
+        long.apply_op2_no_bwd(&one, &Glu(act)).map(drop),
+        long.inplace_op2(&one, &Glu(act)),
+        long.apply_op2_no_bwd(&one, &add).map(drop),
+        of(&[5, 1])?.apply_op1_no_bwd(&GluPacked(act)).map(drop),
+        of(&[3, 5])?.apply_op1_no_bwd(&softmax).map(drop),
+        of(&[])?.apply_op1_no_bwd(&over_last).map(drop),
+        of(&[])?.apply_op1_no_bwd(&causal).map(drop),
+        of(&[7])?.apply_op1_no_bwd(&causal).map(drop),
+        of(&[7])?.inplace_op1(&causal),
+    ];
+    for (i, result) in results.into_iter().enumerate() {
+        assert!(result.is_err(), "call {i} is accepted");
+    }
+    Ok(())
+}
+
+/// Whoever adds a CustomOp adds it above.
+#[test]
+fn every_custom_op_is_tried() -> Result<()> {
+    let tried: Vec<_> = forms()?.iter().map(|form| form.name).collect();
+    let mut missing = Vec::new();
+    for file in sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/ops"))? {
+        let text = std::fs::read_to_string(file)?;
+        for line in text.split("custom_op!(").skip(1) {
+            let name: String = line.chars().take_while(|c| c.is_alphanumeric()).collect();
+            // On Metal only.
+            if !name.starts_with("Mps") && !tried.iter().any(|tried| tried.starts_with(&name)) {
+                missing.push(name);
+            }
+        }
+    }
+    assert!(missing.is_empty(), "not tried: {missing:?}");
+    Ok(())
+}
+
+fn sources(dir: &Path) -> std::io::Result<Vec<std::path::PathBuf>> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(dir)? {
+        let path = entry?.path();
+        match path.is_dir() {
+            true => files.extend(sources(&path)?),
+            false => files.push(path),
+        }
+    }
+    Ok(files)
+}
