@@ -43,10 +43,10 @@ fn train() -> Result<f32> {
 manifest stock "$candle"
 printf '%s\nfn main() {\n    println!("{:?}", train());\n}\n' "$stock" >"$work/stock/src/main.rs"
 
-# The functions that `ops` exports: the names in lower case of its `pub use` lines. Some have a generic argument and so no
-# address; the program has functions of its own that call them.
-ops=$(tr '\n' ' ' <src/ops/mod.rs | grep -o 'pub use [^;]*;' | sed 's/.*::{\{0,1\}//; s/[};]//g' | tr ', ' '\n\n' |
-    grep '^[a-z][a-z0-9_]*$' | grep -vx 'conv2d\|conv2d_with\|softmax\|log_softmax' | sort -u)
+# The functions that `ops` exports. Some have a generic argument and so no address; the program has functions of its own
+# that call them.
+ops=$(sed -n 's/^fn candle_fused::ops::\([a-z0-9_]*\)[(<].*/\1/p' docs/public-api.txt |
+    grep -vx 'conv2d\|conv2d_with\|softmax\|log_softmax' | sort -u)
 generic='
 fn conv2d(x: &Tensor, w: &Tensor) -> Result<Tensor> {
     use candle_fused::ops::{conv2d_with, Act, ConvAlgo};

@@ -39,7 +39,7 @@ mod op;
 pub mod ops;
 mod philox;
 pub mod quant;
-#[doc(hidden)]
-pub mod reference;
 
 pub use ext::FusedTensorOps;
+#[doc(hidden)]
+pub use ops::reference;

@@ -11,8 +11,8 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
     ("check", &["ops", "nn", "ext", "cpu", "metal"]),
     ("layout", &["ops", "nn", "ext", "cpu", "metal"]),
     ("philox", &["ops", "nn", "ext", "cpu", "metal"]),
-    ("act", &["ops", "nn", "ext", "metal"]),
-    ("quant/", &["ops", "nn", "ext", "metal"]),
+    ("act", &["ops", "nn", "ext", "cpu", "metal"]),
+    ("quant/", &["ops", "nn", "ext", "cpu", "metal"]),
     ("cpu/", &["ops", "nn", "ext", "metal"]),
     ("metal/", &["ops", "nn", "ext", "cpu"]),
 ];

@@ -1,137 +1,14 @@
 //! Every public CustomOp, applied by hand to whatever a user may pass: the answer is a result or an `Err`, never a panic, a
 //! hang or an access out of bounds. `./test.sh` runs this with AddressSanitizer, which sees the last.
 
-use candle_core::{DType, Device, Result, Shape, Tensor};
+mod cases;
+
+use candle_core::{DType, Device, Result, Tensor};
 use candle_fused::ops::*;
-use candle_fused::ops::{Dequantize, FakeQuantize};
-use candle_fused::quant::{ScaleScope, Scheme};
+use cases::form::Form;
 use std::fmt::Write;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::Path;
-
-/// Applies the op by hand, and drops its result.
-type Run = Box<dyn Fn(&[Tensor]) -> Result<()>>;
-
-/// One of Candle's traits for one op.
-struct Form {
-    name: &'static str,
-    trait_name: &'static str,
-    args: usize,
-    run: Run,
-}
-
-macro_rules! forms {
-    ($($op:expr => $($kind:ident)+;)*) => {
-        vec![$($(form!($op, $kind)),+),*]
-    };
-}
-
-macro_rules! form {
-    ($op:expr, CustomOp1) => {
-        form!(1, $op, CustomOp1, |t, op| t[0].apply_op1_no_bwd(&op))
-    };
-    ($op:expr, CustomOp2) => {
-        form!(2, $op, CustomOp2, |t, op| t[0].apply_op2_no_bwd(&t[1], &op))
-    };
-    ($op:expr, CustomOp3) => {
-        form!(3, $op, CustomOp3, |t, op| t[0]
-            .apply_op3_no_bwd(&t[1], &t[2], &op))
-    };
-    ($op:expr, InplaceOp1) => {
-        form!(1, $op, InplaceOp1, |t, op| t[0].inplace_op1(&op))
-    };
-    ($op:expr, InplaceOp2) => {
-        form!(2, $op, InplaceOp2, |t, op| t[0].inplace_op2(&t[1], &op))
-    };
-    ($op:expr, InplaceOp3) => {
-        form!(3, $op, InplaceOp3, |t, op| t[0]
-            .inplace_op3(&t[1], &t[2], &op))
-    };
-    ($args:literal, $op:expr, $kind:ident, |$t:ident, $made:ident| $run:expr) => {{
-        let op = $op;
-        Form {
-            name: stringify!($op),
-            trait_name: stringify!($kind),
-            args: $args,
-            run: Box::new(move |$t: &[Tensor]| {
-                let $made = op.clone();
-                $run.map(drop)
-            }),
-        }
-    }};
-}
-
-/// Every struct with a `custom_op!` line, with fields that suit and that don't.
-fn forms() -> Result<Vec<Form>> {
-    let weight = Tensor::ones((5, 32), DType::F32, &Device::Cpu)?;
-    let ternary = quantize(&weight, Scheme::ternary(ScaleScope::Row))?;
-    let grouped = quantize(&weight, Scheme::mlx(4, 32))?;
-    let column = quantize(&weight, Scheme::int8(ScaleScope::Column))?;
-    let (eps, act) = (1e-5, Act::GeluTanh);
-    let square = Tensor::ones((5, 5), DType::F32, &Device::Cpu)?;
-    let (scales, rows) = (
-        Tensor::ones(2, DType::F32, &Device::Cpu)?,
-        Tensor::new(&[0u32, 1, 1, 0], &Device::Cpu)?,
-    );
-    let (plain, absurd) = (
-        Conv2dParams::default(),
-        Conv2dParams {
-            stride: [1 << 60; 2],
-            padding: [1 << 60; 2],
-            ..Default::default()
-        },
-    );
-    let (int8, groups) = (Scheme::int8(ScaleScope::Tensor), Scheme::mlx(4, 5));
-    let shape = Shape::from((4, 5));
-    Ok(forms! {
-        Activation(act) => CustomOp1 InplaceOp1;
-        Activation(Act::Identity) => CustomOp1 InplaceOp1;
-        AffineAct(act) => CustomOp3 InplaceOp3;
-        BinaryAct { op: BinaryOp::Add, act } => CustomOp2 InplaceOp2;
-        BinaryAct { op: BinaryOp::Mul, act: Act::Relu } => CustomOp2 InplaceOp2;
-        BitLinear { weight: ternary.clone() } => CustomOp1 CustomOp2;
-        BitLinear { weight: grouped.clone() } => CustomOp1 CustomOp2;
-        Conv2d::new(plain, act, ConvAlgo::Auto) => CustomOp2 CustomOp3;
-        Conv2d::new(plain, act, ConvAlgo::Winograd) => CustomOp2;
-        Conv2d::new(absurd, act, ConvAlgo::Auto) => CustomOp2 CustomOp3;
-        ConvTranspose2d { params: plain, output_padding: [0; 2], act } => CustomOp2 CustomOp3;
-        ConvTranspose2d { params: absurd, output_padding: [1 << 60; 2], act } => CustomOp2 CustomOp3;
-        Dequantize { scheme: int8, shape: shape.clone(), dtype: DType::F16 } => CustomOp2 CustomOp3;
-        Dequantize { scheme: groups, shape: shape.clone(), dtype: DType::F32 } => CustomOp2 CustomOp3;
-        Dropout { relu: true, p: 0.5, seed: 1 } => CustomOp1 InplaceOp1;
-        Dropout { relu: false, p: f32::NAN, seed: 1 } => CustomOp1 InplaceOp1;
-        DropoutAdd { p: 0.5, seed: 1 } => CustomOp2;
-        DropoutAdd { p: 2.0, seed: 1 } => CustomOp2;
-        FakeQuantize { scheme: int8, clipped: true } => CustomOp1;
-        FakeQuantize { scheme: groups, clipped: false } => CustomOp1;
-        Glu(act) => CustomOp2 InplaceOp2;
-        GluPacked(act) => CustomOp1;
-        GroupNorm { num_groups: 2, eps } => CustomOp1 CustomOp2 CustomOp3 InplaceOp1 InplaceOp2 InplaceOp3;
-        GroupNorm { num_groups: 0, eps } => CustomOp1 CustomOp2 CustomOp3 InplaceOp1;
-        L2Norm { eps } => CustomOp1 InplaceOp1;
-        L2Norm { eps: f32::NAN } => CustomOp1 InplaceOp1;
-        LayerNorm { eps } => CustomOp1 CustomOp2 CustomOp3 InplaceOp1 InplaceOp2 InplaceOp3;
-        Linear { scale: 1.0 } => CustomOp2 CustomOp3;
-        Lora { weight: square.clone(), bias: None, scale: 1.0, dropout: None } => CustomOp3;
-        Lora { weight: weight.clone(), bias: Some(weight.clone()), scale: 1.0, dropout: None } => CustomOp3;
-        LoraGather::new(&square, None, &scales, &rows)? => CustomOp3;
-        MaskedSoftmax { scale: 1.0, causal: false } => CustomOp1 CustomOp2 InplaceOp1 InplaceOp2;
-        MaskedSoftmax { scale: 1.0, causal: true } => CustomOp1 CustomOp2 InplaceOp1 InplaceOp2;
-        MatmulAct(act) => CustomOp2 CustomOp3;
-        MixedMatmul { weight: grouped.clone() } => CustomOp1 CustomOp2;
-        MixedMatmul { weight: ternary.clone() } => CustomOp1 CustomOp2;
-        MixedMatmul { weight: column.clone() } => CustomOp1 CustomOp2;
-        Reduce { reduction: Reduction::Sum, over: Over::LastDim } => CustomOp1;
-        Reduce { reduction: Reduction::Mean, over: Over::All } => CustomOp1;
-        Reduce { reduction: Reduction::Max, over: Over::LastDim } => CustomOp1;
-        Reduce { reduction: Reduction::Max, over: Over::All } => CustomOp1;
-        RmsNorm { eps } => CustomOp1 CustomOp2 InplaceOp1 InplaceOp2;
-        RmsNorm { eps: 0.0 } => CustomOp1 CustomOp2 InplaceOp1 InplaceOp2;
-        Softmax { dim: 0, log: false } => CustomOp1 InplaceOp1;
-        Softmax { dim: 1, log: true } => CustomOp1 InplaceOp1;
-        Softmax { dim: 7, log: false } => CustomOp1 InplaceOp1;
-    })
-}
 
 const SHAPES: &[&[usize]] = &[
     &[],
@@ -235,7 +112,7 @@ impl Report {
 #[test]
 fn arguments_that_do_not_suit_are_errors() -> Result<()> {
     let mut report = Report(String::new());
-    for form in forms()? {
+    for form in cases::custom_ops()? {
         let shapes = if form.args < 3 { SHAPES } else { FEW_SHAPES };
         for shapes in product(shapes, form.args) {
             let args: Vec<_> = shapes
@@ -326,10 +203,10 @@ fn other_lengths_and_ranks_are_errors() -> Result<()> {
     Ok(())
 }
 
-/// Whoever adds a CustomOp adds it above.
+/// Whoever adds a CustomOp adds it to its op's `custom_ops` in tests/cases.
 #[test]
 fn every_custom_op_is_tried() -> Result<()> {
-    let tried: Vec<_> = forms()?.iter().map(|form| form.name).collect();
+    let tried: Vec<_> = cases::custom_ops()?.iter().map(|form| form.name).collect();
     let mut missing = Vec::new();
     for file in sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/ops"))? {
         let text = std::fs::read_to_string(file)?;

@@ -4,6 +4,7 @@
 use super::alloc;
 use super::element::Element;
 use super::parallel::{self, Shared};
+use super::pieces::{for_each_piece, Pieces};
 use super::simd::{dispatch, Kernel, Simd, MAX_LANES};
 use std::mem::MaybeUninit;
 
@@ -114,57 +115,97 @@ impl<I: Element, O: Element> Kernel for SumRows<'_, I, O> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let mut sums = MaybeUninit::<[f32; TILE + MAX_LANES]>::uninit();
-        let p = sums.as_mut_ptr().cast::<f32>();
-        let full = self.cols / S::LANES * S::LANES;
-        let left = self.cols - full;
+        let sums = sums.as_mut_ptr().cast::<f32>();
         debug_assert!(self.cols <= TILE);
         debug_assert!(self.rows == 0 || self.x.len() >= (self.rows - 1) * self.stride + self.cols);
-        // SAFETY: in each row of x and in `out`, whole vectors end at `full` and the partial one at `cols`. `sums` has room
-        // for a vector more than `cols` and is zeroed as far as it is read.
+        // SAFETY: each row of x, `out` and `sums` have `cols` elements; `sums` has a vector more, so that whole vectors of
+        // zeros may be stored, and its elements are read after they were written.
         unsafe {
             let mut c = 0;
             while c < self.cols {
-                s.store_f32(p.add(c), s.splat(0.0));
+                s.store_f32(sums.add(c), s.splat(0.0));
                 c += S::LANES;
             }
             let mut row = 0;
             while row < self.rows {
-                // Four rows for each time that the sums are loaded and stored.
-                let rows = (self.rows - row).min(4);
                 let x = self.x.as_ptr().add(row * self.stride);
-                let mut c = 0;
-                while c < full {
-                    let mut sum = I::load(s, x.add(c));
-                    if rows == 4 {
-                        sum = s.add(sum, I::load(s, x.add(c + self.stride)));
-                        let b = I::load(s, x.add(c + 2 * self.stride));
-                        sum = s.add(sum, s.add(b, I::load(s, x.add(c + 3 * self.stride))));
-                    } else {
-                        for r in 1..rows {
-                            sum = s.add(sum, I::load(s, x.add(c + r * self.stride)));
-                        }
+                let stride = self.stride;
+                let rows = (self.rows - row).min(4);
+                match rows {
+                    4 => for_each_piece(s, 0..self.cols, &AddFour { x, stride, sums }),
+                    _ => {
+                        let add = AddFew {
+                            x,
+                            stride,
+                            rows,
+                            sums,
+                        };
+                        for_each_piece(s, 0..self.cols, &add)
                     }
-                    s.store_f32(p.add(c), s.add(s.load_f32(p.add(c)), sum));
-                    c += S::LANES;
-                }
-                if left > 0 {
-                    let mut sum = s.load_f32(p.add(full));
-                    for r in 0..rows {
-                        let x = x.add(full + r * self.stride);
-                        sum = s.add(sum, I::load_partial(s, x, left, 0.0));
-                    }
-                    s.store_f32(p.add(full), sum);
                 }
                 row += rows;
             }
-            let mut c = 0;
-            while c < full {
-                O::store(s, self.out.get().add(c), s.load_f32(p.add(c)));
-                c += S::LANES;
-            }
-            if left > 0 {
-                O::store_partial(s, self.out.get().add(full), left, s.load_f32(p.add(full)));
-            }
+            let out = self.out.get();
+            for_each_piece(s, 0..self.cols, &Write { sums, out });
         }
+    }
+}
+
+/// Adds four rows to the sums, which are loaded and stored once. A column is added up in the same order in a whole
+/// vector and in the last, partial one: its sum must not depend on how many columns stand beside it.
+struct AddFour<I> {
+    x: *const I,
+    stride: usize,
+    sums: *mut f32,
+}
+
+impl<I: Element> Pieces for AddFour<I> {
+    #[inline(always)]
+    unsafe fn piece<S: Simd, const FULL: bool>(&self, s: S, at: usize, left: usize) {
+        let (x, stride) = (self.x.add(at), self.stride);
+        let rows = [x, x.add(stride), x.add(2 * stride), x.add(3 * stride)];
+        let mut loaded = [s.splat(0.0); 4];
+        for (row, x) in loaded.iter_mut().zip(rows) {
+            *row = I::load_piece::<S, FULL>(s, x, left);
+        }
+        let [a, b, c, d] = loaded;
+        let sum = s.add(s.add(a, b), s.add(c, d));
+        let sums = self.sums.add(at);
+        s.store_f32(sums, s.add(s.load_f32(sums), sum));
+    }
+}
+
+/// Adds the last one, two or three rows to the sums.
+struct AddFew<I> {
+    x: *const I,
+    stride: usize,
+    rows: usize,
+    sums: *mut f32,
+}
+
+impl<I: Element> Pieces for AddFew<I> {
+    #[inline(always)]
+    unsafe fn piece<S: Simd, const FULL: bool>(&self, s: S, c: usize, left: usize) {
+        let mut sum = I::load_piece::<S, FULL>(s, self.x.add(c), left);
+        for r in 1..self.rows {
+            let x = self.x.add(c + r * self.stride);
+            sum = s.add(sum, I::load_piece::<S, FULL>(s, x, left));
+        }
+        let sums = self.sums.add(c);
+        s.store_f32(sums, s.add(s.load_f32(sums), sum));
+    }
+}
+
+/// Rounds the sums to the dtype.
+struct Write<O> {
+    sums: *const f32,
+    out: *mut O,
+}
+
+impl<O: Element> Pieces for Write<O> {
+    #[inline(always)]
+    unsafe fn piece<S: Simd, const FULL: bool>(&self, s: S, c: usize, left: usize) {
+        let sum = s.load_f32(self.sums.add(c));
+        O::store_piece::<S, FULL>(s, self.out.add(c), left, sum);
     }
 }

@@ -27,44 +27,48 @@ pub(crate) mod row_norm;
 pub(crate) mod softmax;
 
 pub use crate::quant::Quantized;
-pub use activation::{
-    activation, activation_inplace, gelu, gelu_erf, leaky_relu, relu, relu2, sigmoid, silu,
-    softplus, tanh, Act, Activation,
-};
-pub use affine_act::{affine_act, affine_act_inplace, AffineAct};
-pub use binary_act::{
-    add_act, add_act_inplace, add_relu, bias_act, bias_act_inplace, mul_act, mul_act_inplace,
-    mul_relu, BinaryAct, BinaryOp,
-};
-pub use bitlinear::{bitlinear, BitLinear};
-pub use conv2d::{
-    conv1d, conv2d, conv2d_with, conv_transpose1d, conv_transpose2d, Conv2d, Conv2dParams,
-    ConvAlgo, ConvTranspose2d,
-};
-pub use dropout::{
-    dropout, dropout_add, dropout_inplace, relu_dropout, relu_dropout_inplace, Dropout, DropoutAdd,
-};
-pub use glu::{
-    geglu, geglu_packed, glu, glu_inplace, glu_packed, reglu, reglu_packed, swiglu, swiglu_packed,
-    Glu, GluPacked,
-};
-pub use group_norm::{group_norm, group_norm_inplace, GroupNorm};
-pub use linear::{frozen_linear, linear, Linear};
-pub use lora::{lora, lora_trained, lora_with, Adapter, AdapterDropout, FrozenWeight, Lora};
-pub use lora_gather::{lora_gather, LoraGather, NO_ADAPTER};
-pub use matmul_act::{linear_act, matmul_act, MatmulAct};
-pub use mixed_matmul::{mixed_matmul, MixedMatmul};
-pub use quantize::{
-    dequantize, fake_quantize, fake_quantize_clipped, quantize, Dequantize, FakeQuantize,
-};
-pub use reduce::{
-    max_all, max_last_dim, mean_all, mean_last_dim, sum_all, sum_last_dim, Over, Reduce, Reduction,
-};
-pub use row_norm::{
-    add_layer_norm, add_rms_norm, l2_norm, l2_norm_inplace, layer_norm, layer_norm_inplace,
-    rms_norm, rms_norm_inplace, L2Norm, LayerNorm, RmsNorm,
-};
-pub use softmax::{
-    log_softmax, log_softmax_last_dim_inplace, masked_softmax, masked_softmax_inplace, softmax,
-    softmax_last_dim, softmax_last_dim_inplace, Mask, MaskedSoftmax, Softmax,
-};
+
+/// Exports what an op offers: `module: names that users see = references`. References are the compositions of stock Candle
+/// ops that the op must equal; tests and benchmarks read them under `reference`.
+macro_rules! exports {
+    ($($op:ident: $($name:ident),+ = $($reference:ident),+;)+) => {
+        $(pub use $op::{$($name),+};)+
+
+        #[doc(hidden)]
+        pub mod reference {
+            $(pub mod $op {
+                pub use crate::ops::$op::{$($reference),+};
+            })+
+        }
+    };
+}
+
+exports! {
+    activation: activation, activation_inplace, gelu, gelu_erf, leaky_relu, relu, relu2, sigmoid, silu, softplus,
+        tanh, Act, Activation = reference;
+    affine_act: affine_act, affine_act_inplace, AffineAct = reference;
+    binary_act: add_act, add_act_inplace, add_relu, bias_act, bias_act_inplace, mul_act, mul_act_inplace, mul_relu,
+        BinaryAct, BinaryOp = reference;
+    bitlinear: bitlinear, BitLinear = reference;
+    conv2d: conv1d, conv2d, conv2d_with, conv_transpose1d, conv_transpose2d, Conv2d, Conv2dParams, ConvAlgo,
+        ConvTranspose2d = reference, transposed_reference;
+    dropout: dropout, dropout_add, dropout_inplace, relu_dropout, relu_dropout_inplace, Dropout, DropoutAdd =
+        reference, reference_add;
+    glu: geglu, geglu_packed, glu, glu_inplace, glu_packed, reglu, reglu_packed, swiglu, swiglu_packed, Glu,
+        GluPacked = reference, reference_packed;
+    group_norm: group_norm, group_norm_inplace, GroupNorm = reference;
+    linear: frozen_linear, linear, Linear = reference;
+    lora: lora, lora_trained, lora_with, Adapter, AdapterDropout, FrozenWeight, Lora = reference, reference_with;
+    lora_gather: lora_gather, LoraGather, NO_ADAPTER = reference;
+    matmul_act: linear_act, matmul_act, MatmulAct = reference;
+    mixed_matmul: mixed_matmul, MixedMatmul = reference;
+    quantize: dequantize, fake_quantize, fake_quantize_clipped, quantize, Dequantize, FakeQuantize = reference,
+        reference_dequantize, reference_quantize;
+    reduce: max_all, max_last_dim, mean_all, mean_last_dim, sum_all, sum_last_dim, Over, Reduce, Reduction =
+        reference_all, reference_last_dim;
+    row_norm: add_layer_norm, add_rms_norm, l2_norm, l2_norm_inplace, layer_norm, layer_norm_inplace, rms_norm,
+        rms_norm_inplace, L2Norm, LayerNorm, RmsNorm = reference_l2, reference_layer, reference_rms;
+    softmax: log_softmax, log_softmax_last_dim_inplace, masked_softmax, masked_softmax_inplace, softmax,
+        softmax_last_dim, softmax_last_dim_inplace, Mask, MaskedSoftmax, Softmax = reference, reference_log,
+        reference_masked;
+}

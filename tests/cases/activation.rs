@@ -1,6 +1,8 @@
+use super::form::Form;
 use super::refused::{Refused, Wrong};
 use super::size::{ONE_M, SIXTEEN_M, TINY};
 use super::{Arg, Fill, Kind, OpCase, Reject};
+use candle_core::Result;
 use candle_fused::ops::{activation, activation_inplace, Act, Activation};
 use candle_fused::reference::activation::reference;
 
@@ -57,6 +59,15 @@ pub fn cases() -> Vec<OpCase> {
         }
     };
     ACTS.map(case).into()
+}
+
+/// The CustomOps, with fields that suit and that don't.
+pub fn custom_ops() -> Result<Vec<Form>> {
+    let act = Act::GeluTanh;
+    Ok(forms! {
+        Activation(act) => CustomOp1 InplaceOp1;
+        Activation(Act::Identity) => CustomOp1 InplaceOp1;
+    })
 }
 
 /// Nothing of its own: any float of any shape will do.

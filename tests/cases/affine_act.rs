@@ -1,9 +1,10 @@
 use super::activation::{name, ACTS};
+use super::form::Form;
 use super::refused::{Refused, Wrong};
 use super::size::{COLS, ONE_M, ROWS, TINY};
 use super::{zeros, Arg, Fill, OpCase, Reject};
-use candle_fused::ops::Act;
-use candle_fused::ops::{affine_act, affine_act_inplace};
+use candle_core::Result;
+use candle_fused::ops::{affine_act, affine_act_inplace, Act, AffineAct};
 use candle_fused::reference::affine_act::reference;
 
 const OP: &str = "affine_act";
@@ -41,6 +42,14 @@ fn case(name: &str, (scale, bias): (Arg, Arg), act: Act) -> OpCase {
     )
     .in_place(move |t| affine_act_inplace(&t[0], &t[1], &t[2], act))
     .stepwise_gradients()
+}
+
+/// The CustomOps, with fields that suit and that don't.
+pub fn custom_ops() -> Result<Vec<Form>> {
+    let act = Act::GeluTanh;
+    Ok(forms! {
+        AffineAct(act) => CustomOp3 InplaceOp3;
+    })
 }
 
 pub fn rejects() -> Vec<Reject> {

@@ -1,10 +1,12 @@
 use super::activation::{self, ACTS};
+use super::form::Form;
 use super::refused::{Refused, Wrong};
 use super::size::{COLS, ONE_M, ROWS, SIXTEEN_M, TINY};
 use super::{zeros, Arg, Fill, OpCase, Reject};
-use candle_fused::ops::Act;
+use candle_core::Result;
 use candle_fused::ops::{
-    add_act, add_act_inplace, add_relu, bias_act, mul_act, mul_act_inplace, mul_relu, BinaryOp,
+    add_act, add_act_inplace, add_relu, bias_act, mul_act, mul_act_inplace, mul_relu, Act,
+    BinaryAct, BinaryOp,
 };
 use candle_fused::reference::binary_act::reference;
 
@@ -89,6 +91,15 @@ fn bias(name: &str, act: Act) -> OpCase {
         move |t| reference(&t[0], &t[1], BinaryOp::Add, act),
     )
     .in_place(move |t| add_act_inplace(&t[0], &t[1], act))
+}
+
+/// The CustomOps, with fields that suit and that don't.
+pub fn custom_ops() -> Result<Vec<Form>> {
+    let act = Act::GeluTanh;
+    Ok(forms! {
+        BinaryAct { op: BinaryOp::Add, act } => CustomOp2 InplaceOp2;
+        BinaryAct { op: BinaryOp::Mul, act: Act::Relu } => CustomOp2 InplaceOp2;
+    })
 }
 
 pub fn rejects() -> Vec<Reject> {

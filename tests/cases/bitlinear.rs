@@ -1,11 +1,11 @@
+use super::form::Form;
 use super::linear::bias;
-use super::mixed_matmul::{at_shapes, fixed_weight, Ops, Shape, LARGE, SIZES};
+use super::mixed_matmul::{at_shapes, fixed_weight, sample_weights, Ops, Shape, LARGE, SIZES};
 use super::refused::{Refused, Wrong};
 use super::size::only;
 use super::{zeros, Arg, Fill, OpCase, Reject};
 use candle_core::{DType, Device, Result};
-use candle_fused::ops::bitlinear;
-use candle_fused::ops::quantize;
+use candle_fused::ops::{bitlinear, quantize, BitLinear};
 use candle_fused::quant::{Packing, Quantized, ScaleScope, Scheme};
 use candle_fused::reference::bitlinear::reference;
 use candle_fused::reference::linear;
@@ -66,6 +66,15 @@ fn shapes() -> [Shape; 8] {
         ("sign", only("1x4096x4096").quick(), dims![1, 4096], LARGE, sign),
         ("sign", only("32x4096x4096"), dims![32, 4096], LARGE, sign),
     ]
+}
+
+/// The CustomOps, with fields that suit and that don't.
+pub fn custom_ops() -> Result<Vec<Form>> {
+    let [ternary, grouped, _] = sample_weights()?;
+    Ok(forms! {
+        BitLinear { weight: ternary.clone() } => CustomOp1 CustomOp2;
+        BitLinear { weight: grouped.clone() } => CustomOp1 CustomOp2;
+    })
 }
 
 pub fn rejects() -> Vec<Reject> {

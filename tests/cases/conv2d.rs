@@ -1,11 +1,13 @@
 mod shapes;
 
+use super::form::Form;
 use super::refused::{Refused, Wrong};
 use super::size::size;
 use super::{zeros, Arg, Dims, Fill, Grid, Kind, Measured, OpCase, Reject};
 use candle_core::{Result, Tensor};
-use candle_fused::ops::Conv2dParams;
-use candle_fused::ops::{conv1d, conv2d, conv_transpose2d, Act, ConvAlgo};
+use candle_fused::ops::{
+    conv1d, conv2d, conv_transpose2d, Act, Conv2d, Conv2dParams, ConvAlgo, ConvTranspose2d,
+};
 use candle_fused::reference::activation;
 use candle_fused::reference::conv2d::{reference, transposed_reference};
 use candle_nn::{Conv1dConfig, Conv2dConfig, ConvTranspose1dConfig, ConvTranspose2dConfig};
@@ -158,6 +160,24 @@ fn transposed() -> OpCase {
     .stock(move |t| {
         let z = t[0].conv_transpose2d(&t[1], 1, 1, 2, 1)?;
         finish(z, Some(&t[2]), Act::Silu)
+    })
+}
+
+/// The CustomOps, with fields that suit and that don't.
+pub fn custom_ops() -> Result<Vec<Form>> {
+    let plain = Conv2dParams::default();
+    let absurd = Conv2dParams {
+        stride: [1 << 60; 2],
+        padding: [1 << 60; 2],
+        ..plain
+    };
+    let act = Act::GeluTanh;
+    Ok(forms! {
+        Conv2d::new(plain, act, ConvAlgo::Auto) => CustomOp2 CustomOp3;
+        Conv2d::new(plain, act, ConvAlgo::Winograd) => CustomOp2;
+        Conv2d::new(absurd, act, ConvAlgo::Auto) => CustomOp2 CustomOp3;
+        ConvTranspose2d { params: plain, output_padding: [0; 2], act } => CustomOp2 CustomOp3;
+        ConvTranspose2d { params: absurd, output_padding: [1 << 60; 2], act } => CustomOp2 CustomOp3;
     })
 }
 

@@ -1,9 +1,11 @@
+use super::form::Form;
 use super::refused::{Refused, Wrong};
 use super::size::{ONE_M, SIXTEEN_M, TINY};
 use super::{zeros, Arg, Fill, OpCase, Reject};
-use candle_fused::ops::Act;
+use candle_core::Result;
 use candle_fused::ops::{
-    dropout, dropout_add, dropout_inplace, relu_dropout, relu_dropout_inplace,
+    dropout, dropout_add, dropout_inplace, relu_dropout, relu_dropout_inplace, Act, Dropout,
+    DropoutAdd,
 };
 use candle_fused::reference::dropout::{reference, reference_add};
 
@@ -44,6 +46,16 @@ pub fn cases() -> Vec<OpCase> {
         .stock_with_gradients(|t| candle_nn::ops::dropout(&t[0], P)? + &t[1]),
     ];
     cases.into_iter().map(OpCase::random).collect()
+}
+
+/// The CustomOps, with fields that suit and that don't.
+pub fn custom_ops() -> Result<Vec<Form>> {
+    Ok(forms! {
+        Dropout { relu: true, p: 0.5, seed: 1 } => CustomOp1 InplaceOp1;
+        Dropout { relu: false, p: f32::NAN, seed: 1 } => CustomOp1 InplaceOp1;
+        DropoutAdd { p: 0.5, seed: 1 } => CustomOp2;
+        DropoutAdd { p: 2.0, seed: 1 } => CustomOp2;
+    })
 }
 
 pub fn rejects() -> Vec<Reject> {

@@ -1,11 +1,12 @@
 use super::activation::{name, ACTS};
+use super::form::Form;
 use super::refused::{Refused, Wrong};
 use super::size::{ONE_M, SIXTEEN_M, TINY};
 use super::{zeros, Arg, Fill, OpCase, Reject};
 use candle_core::{Result, Tensor};
-use candle_fused::ops::Act;
 use candle_fused::ops::{
     geglu, geglu_packed, glu, glu_inplace, glu_packed, reglu, reglu_packed, swiglu, swiglu_packed,
+    Act, Glu, GluPacked,
 };
 use candle_fused::reference::glu::{reference, reference_packed};
 
@@ -61,6 +62,15 @@ fn packed(name: &str, fused: fn(&Tensor) -> Result<Tensor>, act: Act) -> OpCase 
         move |t| fused(&t[0]),
         move |t| reference_packed(&t[0], act),
     )
+}
+
+/// The CustomOps, with fields that suit and that don't.
+pub fn custom_ops() -> Result<Vec<Form>> {
+    let act = Act::GeluTanh;
+    Ok(forms! {
+        Glu(act) => CustomOp2 InplaceOp2;
+        GluPacked(act) => CustomOp1;
+    })
 }
 
 pub fn rejects() -> Vec<Reject> {

@@ -1,7 +1,9 @@
+use super::form::Form;
 use super::refused::{Refused, Wrong};
 use super::size::{size, ALL};
 use super::{zeros, Arg, Fill, Kind, Measured, OpCase, Reject};
-use candle_fused::ops::{group_norm, group_norm_inplace};
+use candle_core::Result;
+use candle_fused::ops::{group_norm, group_norm_inplace, GroupNorm};
 use candle_fused::reference::group_norm::reference;
 use candle_nn::Module;
 
@@ -89,6 +91,15 @@ fn affine(name: &str, groups: usize) -> OpCase {
         candle_nn::GroupNorm::new(weight, bias, CHANNELS, groups, EPS.into())?.forward(&t[0])
     })
     .in_place(move |t| group_norm_inplace(&t[0], groups, Some(&t[1]), Some(&t[2]), EPS))
+}
+
+/// The CustomOps, with fields that suit and that don't.
+pub fn custom_ops() -> Result<Vec<Form>> {
+    let eps = 1e-5;
+    Ok(forms! {
+        GroupNorm { num_groups: 2, eps } => CustomOp1 CustomOp2 CustomOp3 InplaceOp1 InplaceOp2 InplaceOp3;
+        GroupNorm { num_groups: 0, eps } => CustomOp1 CustomOp2 CustomOp3 InplaceOp1;
+    })
 }
 
 pub fn rejects() -> Vec<Reject> {

@@ -1,8 +1,9 @@
+use super::form::Form;
 use super::refused::{Refused, Wrong};
 use super::size::{only, BATCH, ONE_ROW, TINY};
 use super::{zeros, Arg, Fill, Grid, Kind, Measured, OpCase, Reject};
-use candle_core::DType;
-use candle_fused::ops::{frozen_linear, linear};
+use candle_core::{DType, Result};
+use candle_fused::ops::{frozen_linear, linear, Linear};
 use candle_fused::reference::linear::reference;
 
 const OP: &str = "linear";
@@ -88,6 +89,13 @@ fn decoder_step() -> OpCase {
         |t| reference(&t[0], &t[1], None),
     );
     case.reduction().at(only("1x4096x4096").quick())
+}
+
+/// The CustomOps, with fields that suit and that don't.
+pub fn custom_ops() -> Result<Vec<Form>> {
+    Ok(forms! {
+        Linear { scale: 1.0 } => CustomOp2 CustomOp3;
+    })
 }
 
 pub fn rejects() -> Vec<Reject> {

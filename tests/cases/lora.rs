@@ -1,9 +1,10 @@
+use super::form::Form;
 use super::linear::{bias, weight, MEASURED, SIZES};
 use super::refused::{Refused, Wrong};
 use super::size::{size, ONE_ROW, TINY};
 use super::{zeros, Arg, Fill, Kind, OpCase, Reject};
-use candle_core::{DType, Tensor};
-use candle_fused::ops::{lora, lora_trained, lora_with, Adapter, AdapterDropout};
+use candle_core::{DType, Device, Result, Tensor};
+use candle_fused::ops::{lora, lora_trained, lora_with, Adapter, AdapterDropout, Lora};
 use candle_fused::reference::lora::{reference, reference_with};
 
 const OP: &str = "lora";
@@ -122,6 +123,16 @@ fn dropping(t: &[Tensor]) -> Adapter<'_> {
         dropout: Some(DROPOUT),
         ..plain(&t[2], &t[3])
     }
+}
+
+/// The CustomOps, with fields that suit and that don't.
+pub fn custom_ops() -> Result<Vec<Form>> {
+    let square = Tensor::ones((5, 5), DType::F32, &Device::Cpu)?;
+    let wide = Tensor::ones((5, 32), DType::F32, &Device::Cpu)?;
+    Ok(forms! {
+        Lora { weight: square.clone(), bias: None, scale: 1.0, dropout: None } => CustomOp3;
+        Lora { weight: wide.clone(), bias: Some(wide.clone()), scale: 1.0, dropout: None } => CustomOp3;
+    })
 }
 
 pub fn rejects() -> Vec<Reject> {

@@ -1,10 +1,11 @@
 //! `lora_gather`: an adapter for each row.
 
+use super::form::Form;
 use super::linear::{bias, weight, MEASURED, SIZES};
 use super::refused::{Refused, Wrong};
 use super::{zeros, Arg, Fill, OpCase, Reject};
 use candle_core::{DType, Device, Result, Tensor};
-use candle_fused::ops::{lora_gather, NO_ADAPTER};
+use candle_fused::ops::{lora_gather, LoraGather, NO_ADAPTER};
 use candle_fused::reference::lora_gather::reference;
 
 const NAME: &str = "lora_gather";
@@ -53,6 +54,16 @@ fn gather(d: &Device, a: &[usize], scales: usize, rows: Tensor) -> Result<()> {
     let (x, w) = (zeros((2, 4), d)?, zeros((5, 4), d)?);
     let (a, b) = (zeros(a, d)?, zeros((3, 5, 2), d)?);
     lora_gather(&x, &w, None, &a, &b, &zeros(scales, d)?, &rows).map(drop)
+}
+
+/// The CustomOps, with fields that suit and that don't.
+pub fn custom_ops() -> Result<Vec<Form>> {
+    let square = Tensor::ones((5, 5), DType::F32, &Device::Cpu)?;
+    let scales = Tensor::ones(2, DType::F32, &Device::Cpu)?;
+    let rows = Tensor::new(&[0u32, 1, 1, 0], &Device::Cpu)?;
+    Ok(forms! {
+        LoraGather::new(&square, None, &scales, &rows)? => CustomOp3;
+    })
 }
 
 pub fn rejects() -> Vec<Reject> {

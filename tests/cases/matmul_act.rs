@@ -1,11 +1,11 @@
 use super::activation::{name, ACTS};
+use super::form::Form;
 use super::linear::{bias, weight, SIZES};
 use super::refused::{Refused, Wrong};
 use super::size::{size, ONE_M, ONE_ROW, TINY};
 use super::{zeros, Arg, Fill, Grid, Kind, Measured, OpCase, Reject};
-use candle_core::DType;
-use candle_fused::ops::Act;
-use candle_fused::ops::{linear_act, matmul_act};
+use candle_core::{DType, Result};
+use candle_fused::ops::{linear_act, matmul_act, Act, MatmulAct};
 use candle_fused::reference::matmul_act::reference;
 
 const OP: &str = "matmul_act";
@@ -136,6 +136,14 @@ const STACKS: Grid = &[
     &[40, 5],
     &[300, 31],
 ];
+
+/// The CustomOps, with fields that suit and that don't.
+pub fn custom_ops() -> Result<Vec<Form>> {
+    let act = Act::GeluTanh;
+    Ok(forms! {
+        MatmulAct(act) => CustomOp2 CustomOp3;
+    })
+}
 
 pub fn rejects() -> Vec<Reject> {
     vec![

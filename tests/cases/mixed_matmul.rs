@@ -1,10 +1,10 @@
+use super::form::Form;
 use super::linear::bias;
 use super::refused::{Refused, Wrong};
 use super::size::only;
 use super::{zeros, Arg, Dims, Fill, Grid, Kept, Measured, OpCase, Reject};
 use candle_core::{DType, Device, Result, Tensor};
-use candle_fused::ops::mixed_matmul;
-use candle_fused::ops::quantize;
+use candle_fused::ops::{mixed_matmul, quantize, MixedMatmul};
 use candle_fused::quant::{Levels, Quantized, ScaleScope, Scheme};
 use candle_fused::reference::linear;
 use candle_fused::reference::mixed_matmul::reference;
@@ -74,6 +74,16 @@ pub fn fixed_weight<const OUTPUTS: usize>(x: &Tensor, scheme: Scheme) -> Result<
     reference_quantize(&w, scheme)?.to_device(x.device())
 }
 
+/// Weights `[5, 32]`: of ternary codes by row, of 4-bit codes in groups, and of int8 by column.
+pub fn sample_weights() -> Result<[Quantized; 3]> {
+    let weight = Tensor::ones((5, 32), DType::F32, &Device::Cpu)?;
+    Ok([
+        quantize(&weight, Scheme::ternary(ScaleScope::Row))?,
+        quantize(&weight, Scheme::mlx(4, 32))?,
+        quantize(&weight, Scheme::int8(ScaleScope::Column))?,
+    ])
+}
+
 /// The weight of a large layer.
 pub const LARGE: Dims = dims![4096, 4096];
 
@@ -138,6 +148,16 @@ pub fn at_shapes<const N: usize>(ops: Ops, shapes: [Shape; N]) -> [OpCase; N] {
         })
         .reduction()
         .at(size)
+    })
+}
+
+/// The CustomOps, with fields that suit and that don't.
+pub fn custom_ops() -> Result<Vec<Form>> {
+    let [ternary, grouped, column] = sample_weights()?;
+    Ok(forms! {
+        MixedMatmul { weight: grouped.clone() } => CustomOp1 CustomOp2;
+        MixedMatmul { weight: ternary.clone() } => CustomOp1 CustomOp2;
+        MixedMatmul { weight: column.clone() } => CustomOp1 CustomOp2;
     })
 }
 

@@ -10,6 +10,8 @@
 )]
 
 mod fill;
+#[macro_use]
+pub mod form;
 mod kept;
 #[macro_use]
 mod refused;
@@ -35,7 +37,7 @@ macro_rules! dims {
 }
 
 /// The one list of ops: calls a macro with their names. Each has a file of its own beside this one, with its `cases`,
-/// `rejects` and `refused`; the grid's tests are made from this list too.
+/// `rejects`, `refused` and `custom_ops`; the grid's tests are made from this list too.
 macro_rules! with_ops {
     ($macro:ident) => {
         $macro! {
@@ -73,6 +75,11 @@ macro_rules! declare {
         /// Wrong calls of every function.
         pub fn refused(wrong: &Wrong) -> Vec<Refused> {
             [$($op::refused(wrong)),*].into_iter().flatten().collect()
+        }
+
+        /// Every public CustomOp.
+        pub fn custom_ops() -> Result<Vec<form::Form>> {
+            Ok([$($op::custom_ops()?),*].into_iter().flatten().collect())
         }
 
         /// What each op refuses, beside what all refuse: integers, tensors of different dtypes or devices,

@@ -1,8 +1,11 @@
+use super::form::Form;
 use super::refused::{Refused, Wrong};
 use super::size::only;
 use super::{zeros, Arg, Fill, Grid, Kept, OpCase, Reject};
-use candle_core::{DType, Result, Tensor};
-use candle_fused::ops::{dequantize, fake_quantize, fake_quantize_clipped, quantize};
+use candle_core::{DType, Result, Shape, Tensor};
+use candle_fused::ops::{
+    dequantize, fake_quantize, fake_quantize_clipped, quantize, Dequantize, FakeQuantize,
+};
 use candle_fused::quant::{ScaleScope, Scheme};
 use candle_fused::reference::quantize::{reference, reference_dequantize, reference_quantize};
 
@@ -118,6 +121,18 @@ fn fake(name: &str, scheme: Scheme) -> OpCase {
         move |x| fake_quantize(x, scheme),
         move |x| reference(x, scheme, false),
     )
+}
+
+/// The CustomOps, with fields that suit and that don't.
+pub fn custom_ops() -> Result<Vec<Form>> {
+    let (int8, groups) = (Scheme::int8(ScaleScope::Tensor), Scheme::mlx(4, 5));
+    let shape = Shape::from((4, 5));
+    Ok(forms! {
+        Dequantize { scheme: int8, shape: shape.clone(), dtype: DType::F16 } => CustomOp2 CustomOp3;
+        Dequantize { scheme: groups, shape: shape.clone(), dtype: DType::F32 } => CustomOp2 CustomOp3;
+        FakeQuantize { scheme: int8, clipped: true } => CustomOp1;
+        FakeQuantize { scheme: groups, clipped: false } => CustomOp1;
+    })
 }
 
 pub fn rejects() -> Vec<Reject> {

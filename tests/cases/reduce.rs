@@ -1,9 +1,10 @@
+use super::form::Form;
 use super::refused::{Refused, Wrong};
 use super::size::{variant, BATCH, COLS, LOGITS, ROWS, SQUARE, TINY};
 use super::{zeros, Arg, Fill, OpCase, Reject};
 use candle_core::{Result, Tensor};
 use candle_fused::ops::{
-    max_all, max_last_dim, mean_all, mean_last_dim, sum_all, sum_last_dim, Reduction,
+    max_all, max_last_dim, mean_all, mean_last_dim, sum_all, sum_last_dim, Over, Reduce, Reduction,
 };
 use candle_fused::reference::reduce::{reference_all, reference_last_dim};
 
@@ -49,6 +50,16 @@ pub fn cases() -> Vec<OpCase> {
         case("mean_all", mean_all, reference_all, Reduction::Mean),
         case("max_all", max_all, reference_all, Reduction::Max),
     ]
+}
+
+/// The CustomOps, with fields that suit and that don't.
+pub fn custom_ops() -> Result<Vec<Form>> {
+    Ok(forms! {
+        Reduce { reduction: Reduction::Sum, over: Over::LastDim } => CustomOp1;
+        Reduce { reduction: Reduction::Mean, over: Over::All } => CustomOp1;
+        Reduce { reduction: Reduction::Max, over: Over::LastDim } => CustomOp1;
+        Reduce { reduction: Reduction::Max, over: Over::All } => CustomOp1;
+    })
 }
 
 pub fn rejects() -> Vec<Reject> {

@@ -1,10 +1,11 @@
+use super::form::Form;
 use super::refused::{Refused, Wrong};
 use super::size::{size, variant, BATCH, COLS, ONE_ROW, ROWS, SQUARE, TINY};
 use super::{call, zeros, Arg, Call, Fill, Kind, Measured, OpCase, Reject, Run};
 use candle_core::{Result, Tensor};
 use candle_fused::ops::{
     add_layer_norm, add_rms_norm, l2_norm, l2_norm_inplace, layer_norm, layer_norm_inplace,
-    rms_norm, rms_norm_inplace,
+    rms_norm, rms_norm_inplace, L2Norm, LayerNorm, RmsNorm,
 };
 use candle_fused::reference::row_norm::{reference_l2, reference_layer, reference_rms};
 
@@ -222,6 +223,18 @@ fn with_affine(run: &Run, make: impl Fn(Tensor, Tensor) -> Call) -> Result<Optio
     }
     let ones = Tensor::ones(run.size.cols(), run.dtype, run.device)?;
     Ok(Some(make(ones.clone(), ones.zeros_like()?)))
+}
+
+/// The CustomOps, with fields that suit and that don't.
+pub fn custom_ops() -> Result<Vec<Form>> {
+    let eps = 1e-5;
+    Ok(forms! {
+        L2Norm { eps } => CustomOp1 InplaceOp1;
+        L2Norm { eps: f32::NAN } => CustomOp1 InplaceOp1;
+        LayerNorm { eps } => CustomOp1 CustomOp2 CustomOp3 InplaceOp1 InplaceOp2 InplaceOp3;
+        RmsNorm { eps } => CustomOp1 CustomOp2 InplaceOp1 InplaceOp2;
+        RmsNorm { eps: 0.0 } => CustomOp1 CustomOp2 InplaceOp1 InplaceOp2;
+    })
 }
 
 pub fn rejects() -> Vec<Reject> {

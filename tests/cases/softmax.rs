@@ -1,10 +1,11 @@
+use super::form::Form;
 use super::refused::{Refused, Wrong};
 use super::size::{size, variant, COLS, HEADS, LOGITS, ROWS, SQUARE, TINY};
 use super::{call, zeros, Arg, Call, Fill, Grid, Kind, Measured, OpCase, Reject, Run};
 use candle_core::{Result, Tensor, D};
 use candle_fused::ops::{
     log_softmax, log_softmax_last_dim_inplace, masked_softmax, masked_softmax_inplace, softmax,
-    softmax_last_dim, softmax_last_dim_inplace, Mask,
+    softmax_last_dim, softmax_last_dim_inplace, Mask, MaskedSoftmax, Softmax,
 };
 use candle_fused::reference::softmax::{reference, reference_log, reference_masked};
 
@@ -182,6 +183,17 @@ fn causal_mask(run: &Run) -> Result<Tensor> {
         })
         .collect();
     Tensor::from_vec(mask, (queries, keys), run.device)?.to_dtype(run.dtype)
+}
+
+/// The CustomOps, with fields that suit and that don't.
+pub fn custom_ops() -> Result<Vec<Form>> {
+    Ok(forms! {
+        MaskedSoftmax { scale: 1.0, causal: false } => CustomOp1 CustomOp2 InplaceOp1 InplaceOp2;
+        MaskedSoftmax { scale: 1.0, causal: true } => CustomOp1 CustomOp2 InplaceOp1 InplaceOp2;
+        Softmax { dim: 0, log: false } => CustomOp1 InplaceOp1;
+        Softmax { dim: 1, log: true } => CustomOp1 InplaceOp1;
+        Softmax { dim: 7, log: false } => CustomOp1 InplaceOp1;
+    })
 }
 
 pub fn rejects() -> Vec<Reject> {
