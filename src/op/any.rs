@@ -43,20 +43,20 @@ impl<O: Op> AnyOp for O {
 /// Any [`InplaceOp`]; the methods are those of the same name.
 pub(crate) trait AnyInplaceOp: AnyOp {
     fn check_inplace(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()>;
-    fn cpu_inplace(&self, x: ArgMut, rest: Args<CpuStorage>) -> Result<()>;
+    fn cpu_inplace(&self, x: ArgMut<CpuStorage>, rest: Args<CpuStorage>) -> Result<()>;
     #[cfg(feature = "metal")]
-    fn metal_inplace(&self, args: Args<MetalStorage>) -> Result<()>;
+    fn metal_inplace(&self, x: ArgMut<MetalStorage>, rest: Args<MetalStorage>) -> Result<()>;
 }
 
 impl<O: InplaceOp> AnyInplaceOp for O {
     fn check_inplace(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
         InplaceOp::check_inplace(self, name, args)
     }
-    fn cpu_inplace(&self, x: ArgMut, rest: Args<CpuStorage>) -> Result<()> {
+    fn cpu_inplace(&self, x: ArgMut<CpuStorage>, rest: Args<CpuStorage>) -> Result<()> {
         InplaceOp::cpu_inplace(self, x, rest)
     }
     #[cfg(feature = "metal")]
-    fn metal_inplace(&self, args: Args<MetalStorage>) -> Result<()> {
-        InplaceOp::metal_inplace(self, args)
+    fn metal_inplace(&self, x: ArgMut<MetalStorage>, rest: Args<MetalStorage>) -> Result<()> {
+        InplaceOp::metal_inplace(self, x, rest)
     }
 }

@@ -5,8 +5,9 @@ use crate::cpu::act::{ActAlone, ActTerm, AroundAct, WithAct};
 use crate::cpu::elementwise::{self, ElementwiseOp, Input};
 use crate::cpu::simd::Simd;
 use crate::cpu::{element::Element, gather, with_float};
+use crate::op::{Arg, ArgMut, OpResult};
 use candle_core::backend::BackendStorage;
-use candle_core::{op, CpuStorage, Layout, Result, Shape};
+use candle_core::{op, CpuStorage, Result};
 
 /// dx = g · act′(x)
 #[derive(Clone, Copy)]
@@ -48,7 +49,7 @@ impl<T: Element> ElementwiseOp<T, 1, 1> for ReluBits {
     }
 }
 
-pub fn forward(act: Act, x: &CpuStorage, l: &Layout) -> Result<(CpuStorage, Shape)> {
+pub fn forward(act: Act, (x, l): Arg<CpuStorage>) -> OpResult<CpuStorage> {
     let n = l.shape().elem_count();
     // Stock's loop runs at the speed of memory.
     if let (Act::Relu, CpuStorage::F32(_)) = (act, x) {
@@ -64,7 +65,7 @@ pub fn forward(act: Act, x: &CpuStorage, l: &Layout) -> Result<(CpuStorage, Shap
     Ok((out, l.shape().clone()))
 }
 
-pub fn forward_inplace(act: Act, x: &mut CpuStorage, l: &Layout) -> Result<()> {
+pub fn forward_inplace(act: Act, (x, l): ArgMut<CpuStorage>) -> Result<()> {
     with_float!(NAME, x, |x: &[T]| {
         gather::update(x, l, |x: &mut [T]| {
             if act == Act::Relu && size_of::<T>() == 2 {
@@ -76,11 +77,7 @@ pub fn forward_inplace(act: Act, x: &mut CpuStorage, l: &Layout) -> Result<()> {
     })
 }
 
-pub fn backward(
-    act: Act,
-    (x, xl): (&CpuStorage, &Layout),
-    g: (&CpuStorage, &Layout),
-) -> Result<(CpuStorage, Shape)> {
+pub fn backward(act: Act, (x, xl): Arg<CpuStorage>, g: Arg<CpuStorage>) -> OpResult<CpuStorage> {
     let n = xl.shape().elem_count();
     let out = with_float!(NAME, x, T => {
         let inputs = [Input::<T>::dense((x, xl))?, Input::dense(g)?];

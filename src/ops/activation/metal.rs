@@ -2,8 +2,9 @@
 
 use super::{Act, NAME};
 use crate::metal::{aligned4, alloc, dtype_name, finish, grid, sources, InPlace, Launch, Operand};
+use crate::op::{Arg, ArgMut, OpResult};
 use candle_core::backend::BackendStorage;
-use candle_core::{Layout, MetalStorage, Result, Shape};
+use candle_core::{MetalStorage, Result};
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -28,7 +29,7 @@ fn kernel(pass: &str, act: Act, x: &MetalStorage) -> Result<String> {
     Ok(format!("{NAME}_{pass}_{}_{dtype}", act.name()))
 }
 
-pub fn forward(act: Act, x: &MetalStorage, l: &Layout) -> Result<(MetalStorage, Shape)> {
+pub fn forward(act: Act, (x, l): Arg<MetalStorage>) -> OpResult<MetalStorage> {
     let n = l.shape().elem_count();
     let out = alloc(x.device(), n, x.dtype())?;
     if n > 0 {
@@ -42,7 +43,7 @@ pub fn forward(act: Act, x: &MetalStorage, l: &Layout) -> Result<(MetalStorage, 
     Ok((finish(out, x.device(), n, x.dtype()), l.shape().clone()))
 }
 
-pub fn forward_inplace(act: Act, x: &MetalStorage, l: &Layout) -> Result<()> {
+pub fn forward_inplace(act: Act, (x, l): ArgMut<MetalStorage>) -> Result<()> {
     let n = l.shape().elem_count();
     if n == 0 {
         return Ok(());
@@ -61,9 +62,9 @@ pub fn forward_inplace(act: Act, x: &MetalStorage, l: &Layout) -> Result<()> {
 
 pub fn backward(
     act: Act,
-    (x, xl): (&MetalStorage, &Layout),
-    (g, gl): (&MetalStorage, &Layout),
-) -> Result<(MetalStorage, Shape)> {
+    (x, xl): Arg<MetalStorage>,
+    (g, gl): Arg<MetalStorage>,
+) -> OpResult<MetalStorage> {
     let n = xl.shape().elem_count();
     let out = alloc(x.device(), n, x.dtype())?;
     if n > 0 {

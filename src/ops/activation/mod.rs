@@ -6,10 +6,8 @@ mod metal;
 
 pub use crate::act::Act;
 use crate::check;
-use crate::op::{self, custom_op, ArgMut, Args, Grads, InplaceOp, Op, OpResult, Spec};
-#[cfg(feature = "metal")]
-use candle_core::MetalStorage;
-use candle_core::{CpuStorage, DType, Result, Tensor};
+use crate::op::{self, custom_op, kernels, Grads, InplaceOp, Op, Spec};
+use candle_core::{DType, Result, Tensor};
 
 const NAME: &str = "activation";
 
@@ -107,13 +105,7 @@ impl Op for Activation {
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
         check::same_floats(name, Self::ARGS, args)
     }
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
-        cpu::forward(self.0, args[0].0, args[0].1)
-    }
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        metal::forward(self.0, args[0].0, args[0].1)
-    }
+    kernels!(self, args => device::forward(self.0, args[0]));
     fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
         let dx = grad_through_act(self.0, g, || Ok(inputs[0].clone()))?;
         Ok(vec![Some(dx)])
@@ -124,13 +116,7 @@ impl Op for Activation {
 }
 
 impl InplaceOp for Activation {
-    fn cpu_inplace(&self, (x, l): ArgMut, _: Args<CpuStorage>) -> Result<()> {
-        cpu::forward_inplace(self.0, x, l)
-    }
-    #[cfg(feature = "metal")]
-    fn metal_inplace(&self, args: Args<MetalStorage>) -> Result<()> {
-        metal::forward_inplace(self.0, args[0].0, args[0].1)
-    }
+    kernels!(in place: self, x, _ => device::forward_inplace(self.0, x));
 }
 
 /// `g · act′(z)`: the gradient of the activation's input z. `z` is not called for the identity, which needs none.
@@ -157,13 +143,7 @@ impl Op for ActivationBwd {
         check::same_floats(name, Self::ARGS, args)?;
         check::same_shape(name, args[0], "grad_out", args[1])
     }
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
-        cpu::backward(self.0, args[0], args[1])
-    }
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        metal::backward(self.0, args[0], args[1])
-    }
+    kernels!(self, args => device::backward(self.0, args[0], args[1]));
 }
 
 /// The composition of stock ops that [`activation`] replaces.

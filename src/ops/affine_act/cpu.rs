@@ -6,7 +6,8 @@ use crate::cpu::act::{ActTerm, AroundAct, WithAct};
 use crate::cpu::elementwise::{self, Input};
 use crate::cpu::simd::Simd;
 use crate::cpu::{element::Element, gather, with_float};
-use candle_core::{CpuStorage, Layout, Result, Shape};
+use crate::op::{Arg, ArgMut, OpResult};
+use candle_core::{CpuStorage, Result};
 
 #[derive(Clone, Copy)]
 struct Affine;
@@ -25,10 +26,10 @@ impl AroundAct<3, 1, 1> for Affine {
 
 pub fn forward(
     act: Act,
-    (x, xl): (&CpuStorage, &Layout),
-    scale: (&CpuStorage, &Layout),
-    bias: (&CpuStorage, &Layout),
-) -> Result<(CpuStorage, Shape)> {
+    (x, xl): Arg<CpuStorage>,
+    scale: Arg<CpuStorage>,
+    bias: Arg<CpuStorage>,
+) -> OpResult<CpuStorage> {
     let n = xl.shape().elem_count();
     let out = with_float!(NAME, x, T => {
         let inputs = [
@@ -43,9 +44,9 @@ pub fn forward(
 
 pub fn forward_inplace(
     act: Act,
-    (x, xl): (&mut CpuStorage, &Layout),
-    scale: (&CpuStorage, &Layout),
-    bias: (&CpuStorage, &Layout),
+    (x, xl): ArgMut<CpuStorage>,
+    scale: Arg<CpuStorage>,
+    bias: Arg<CpuStorage>,
 ) -> Result<()> {
     with_float!(NAME, x, |x: &[T]| {
         let inputs = [Input::spread(scale, xl)?, Input::spread(bias, xl)?];

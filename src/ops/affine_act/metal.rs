@@ -5,8 +5,9 @@ use crate::act::Act;
 use crate::metal::{
     aligned4, alloc, dtype_name, finish, grid, sources, InPlace, Launch, Operand, Spread,
 };
+use crate::op::{self, ArgMut, OpResult};
 use candle_core::backend::BackendStorage;
-use candle_core::{Layout, MetalStorage, Result, Shape};
+use candle_core::{Layout, MetalStorage, Result};
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -35,13 +36,13 @@ fn kernel(pass: &str, act: Act, x: &MetalStorage) -> Result<String> {
     Ok(format!("{NAME}_{pass}_{}_{dtype}", act.name()))
 }
 
-type Arg<'a> = (&'a MetalStorage, &'a Layout);
+type Arg<'a> = op::Arg<'a, MetalStorage>;
 
 fn spread<'a>((t, l): Arg<'a>, x: &Layout) -> Result<Operand<'a>> {
     Operand::broadcast(t, &l.broadcast_as(x.shape())?)
 }
 
-pub fn forward(act: Act, (x, xl): Arg, scale: Arg, bias: Arg) -> Result<(MetalStorage, Shape)> {
+pub fn forward(act: Act, (x, xl): Arg, scale: Arg, bias: Arg) -> OpResult<MetalStorage> {
     let n = xl.shape().elem_count();
     let out = alloc(x.device(), n, x.dtype())?;
     if n > 0 {
@@ -58,7 +59,12 @@ pub fn forward(act: Act, (x, xl): Arg, scale: Arg, bias: Arg) -> Result<(MetalSt
     Ok((finish(out, x.device(), n, x.dtype()), xl.shape().clone()))
 }
 
-pub fn forward_inplace(act: Act, (x, xl): Arg, scale: Arg, bias: Arg) -> Result<()> {
+pub fn forward_inplace(
+    act: Act,
+    (x, xl): ArgMut<MetalStorage>,
+    scale: Arg,
+    bias: Arg,
+) -> Result<()> {
     let n = xl.shape().elem_count();
     if n == 0 {
         return Ok(());

@@ -5,7 +5,8 @@ use crate::cpu::act::{ActTerm, AroundAct, WithAct};
 use crate::cpu::elementwise::{self, Input};
 use crate::cpu::simd::Simd;
 use crate::cpu::{element::Element, gather, with_float};
-use candle_core::{CpuStorage, Layout, Result, Shape};
+use crate::op::{Arg, ArgMut, OpResult};
+use candle_core::{CpuStorage, Result};
 
 /// act(x ∘ y)
 macro_rules! forward_of {
@@ -64,9 +65,9 @@ impl AroundAct<3, 1, 2> for MulBwd {
 
 pub fn forward(
     BinaryAct { op, act }: BinaryAct,
-    (x, xl): (&CpuStorage, &Layout),
-    y: (&CpuStorage, &Layout),
-) -> Result<(CpuStorage, Shape)> {
+    (x, xl): Arg<CpuStorage>,
+    y: Arg<CpuStorage>,
+) -> OpResult<CpuStorage> {
     let n = xl.shape().elem_count();
     let out = with_float!(NAME, x, T => {
         let inputs = [Input::<T>::dense((x, xl))?, Input::spread(y, xl)?];
@@ -80,8 +81,8 @@ pub fn forward(
 
 pub fn forward_inplace(
     BinaryAct { op, act }: BinaryAct,
-    (x, xl): (&mut CpuStorage, &Layout),
-    y: (&CpuStorage, &Layout),
+    (x, xl): ArgMut<CpuStorage>,
+    y: Arg<CpuStorage>,
 ) -> Result<()> {
     with_float!(NAME, x, |x: &[T]| {
         let y = [Input::spread(y, xl)?];
@@ -95,9 +96,9 @@ pub fn forward_inplace(
 
 pub fn backward(
     BinaryAct { op, act }: BinaryAct,
-    (x, xl): (&CpuStorage, &Layout),
-    y: (&CpuStorage, &Layout),
-    g: (&CpuStorage, &Layout),
+    (x, xl): Arg<CpuStorage>,
+    y: Arg<CpuStorage>,
+    g: Arg<CpuStorage>,
 ) -> Result<CpuStorage> {
     let n = xl.shape().elem_count();
     with_float!(NAME, x, T => {

@@ -4,8 +4,9 @@ use super::{BinaryAct, BinaryOp, NAME};
 use crate::metal::{
     aligned4, alloc, dtype_name, finish, grid, sources, InPlace, Launch, Operand, Spread,
 };
+use crate::op::{self, ArgMut, OpResult};
 use candle_core::backend::BackendStorage;
-use candle_core::{Layout, MetalStorage, Result, Shape};
+use candle_core::{Layout, MetalStorage, Result};
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -36,13 +37,13 @@ fn kernel(pass: &str, op: BinaryAct, x: &MetalStorage) -> Result<String> {
     ))
 }
 
-type Arg<'a> = (&'a MetalStorage, &'a Layout);
+type Arg<'a> = op::Arg<'a, MetalStorage>;
 
 fn spread<'a>((y, yl): Arg<'a>, x: &Layout) -> Result<Operand<'a>> {
     Operand::broadcast(y, &yl.broadcast_as(x.shape())?)
 }
 
-pub fn forward(op: BinaryAct, (x, xl): Arg, y: Arg) -> Result<(MetalStorage, Shape)> {
+pub fn forward(op: BinaryAct, (x, xl): Arg, y: Arg) -> OpResult<MetalStorage> {
     let n = xl.shape().elem_count();
     let out = alloc(x.device(), n, x.dtype())?;
     if n > 0 {
@@ -57,7 +58,7 @@ pub fn forward(op: BinaryAct, (x, xl): Arg, y: Arg) -> Result<(MetalStorage, Sha
     Ok((finish(out, x.device(), n, x.dtype()), xl.shape().clone()))
 }
 
-pub fn forward_inplace(op: BinaryAct, (x, xl): Arg, y: Arg) -> Result<()> {
+pub fn forward_inplace(op: BinaryAct, (x, xl): ArgMut<MetalStorage>, y: Arg) -> Result<()> {
     let n = xl.shape().elem_count();
     if n == 0 {
         return Ok(());

@@ -4,8 +4,9 @@ use super::{Dropout, DropoutAdd, NAME};
 use crate::cpu::elementwise::{self, ElementwiseOp, Input};
 use crate::cpu::simd::{Kernel, Simd};
 use crate::cpu::{element::Element, gather, with_float};
+use crate::op::{Arg, ArgMut, OpResult};
 use crate::philox::{Mask, BLOCK};
-use candle_core::{CpuStorage, Layout, Result, Shape};
+use candle_core::{CpuStorage, Result};
 
 /// Cost of ten Philox rounds, in units of [`crate::cpu::parallel`].
 const COST: usize = 16;
@@ -129,7 +130,7 @@ impl<T: Element, A: Around<I>, const I: usize> ElementwiseOp<T, I, 1> for Masked
     }
 }
 
-pub fn forward(op: Dropout, x: &CpuStorage, l: &Layout) -> Result<(CpuStorage, Shape)> {
+pub fn forward(op: Dropout, (x, l): Arg<CpuStorage>) -> OpResult<CpuStorage> {
     let (n, mask) = (l.shape().elem_count(), Mask::new(op.p, op.seed));
     let out = with_float!(NAME, x, T => {
         let x = Input::<T>::dense((x, l))?;
@@ -142,7 +143,7 @@ pub fn forward(op: Dropout, x: &CpuStorage, l: &Layout) -> Result<(CpuStorage, S
     Ok((out, l.shape().clone()))
 }
 
-pub fn forward_inplace(op: Dropout, x: &mut CpuStorage, l: &Layout) -> Result<()> {
+pub fn forward_inplace(op: Dropout, (x, l): ArgMut<CpuStorage>) -> Result<()> {
     let mask = Mask::new(op.p, op.seed);
     with_float!(NAME, x, |x: &[T]| {
         gather::update(x, l, |x: &mut [T]| {
@@ -158,9 +159,9 @@ pub fn forward_inplace(op: Dropout, x: &mut CpuStorage, l: &Layout) -> Result<()
 
 pub fn forward_add(
     op: DropoutAdd,
-    (x, xl): (&CpuStorage, &Layout),
-    residual: (&CpuStorage, &Layout),
-) -> Result<(CpuStorage, Shape)> {
+    (x, xl): Arg<CpuStorage>,
+    residual: Arg<CpuStorage>,
+) -> OpResult<CpuStorage> {
     let (n, mask) = (xl.shape().elem_count(), Mask::new(op.p, op.seed));
     let out = with_float!(NAME, x, T => {
         let inputs = [Input::<T>::dense((x, xl))?, Input::dense(residual)?];

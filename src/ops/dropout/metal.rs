@@ -2,9 +2,10 @@
 
 use super::{Dropout, DropoutAdd, NAME};
 use crate::metal::{aligned4, alloc, dtype_name, finish, grid, sources, InPlace, Launch, Operand};
+use crate::op::{Arg, ArgMut, OpResult};
 use crate::philox::Mask;
 use candle_core::backend::BackendStorage;
-use candle_core::{Layout, MetalStorage, Result, Shape};
+use candle_core::{MetalStorage, Result};
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -39,7 +40,7 @@ fn launch<'a>(variant: &str, x: &'a MetalStorage) -> Result<Launch<'a>> {
     )
 }
 
-pub fn forward(op: Dropout, x: &MetalStorage, l: &Layout) -> Result<(MetalStorage, Shape)> {
+pub fn forward(op: Dropout, (x, l): Arg<MetalStorage>) -> OpResult<MetalStorage> {
     let n = l.shape().elem_count();
     let out = alloc(x.device(), n, x.dtype())?;
     if n > 0 {
@@ -54,7 +55,7 @@ pub fn forward(op: Dropout, x: &MetalStorage, l: &Layout) -> Result<(MetalStorag
     Ok((finish(out, x.device(), n, x.dtype()), l.shape().clone()))
 }
 
-pub fn forward_inplace(op: Dropout, x: &MetalStorage, l: &Layout) -> Result<()> {
+pub fn forward_inplace(op: Dropout, (x, l): ArgMut<MetalStorage>) -> Result<()> {
     let n = l.shape().elem_count();
     if n == 0 {
         return Ok(());
@@ -74,9 +75,9 @@ pub fn forward_inplace(op: Dropout, x: &MetalStorage, l: &Layout) -> Result<()> 
 
 pub fn forward_add(
     op: DropoutAdd,
-    (x, xl): (&MetalStorage, &Layout),
-    (residual, rl): (&MetalStorage, &Layout),
-) -> Result<(MetalStorage, Shape)> {
+    (x, xl): Arg<MetalStorage>,
+    (residual, rl): Arg<MetalStorage>,
+) -> OpResult<MetalStorage> {
     let n = xl.shape().elem_count();
     let out = alloc(x.device(), n, x.dtype())?;
     if n > 0 {

@@ -11,10 +11,8 @@ mod metal;
 
 use super::activation::{self, grad_through_act, Act};
 use crate::check;
-use crate::op::{self, custom_op, ArgMut, Args, Grads, InplaceOp, Op, OpResult, Spec};
-#[cfg(feature = "metal")]
-use candle_core::MetalStorage;
-use candle_core::{CpuStorage, Result, Tensor};
+use crate::op::{self, custom_op, kernels, Grads, InplaceOp, Op, Spec};
+use candle_core::{Result, Tensor};
 
 const NAME: &str = "dropout";
 
@@ -86,13 +84,7 @@ impl Op for Dropout {
         check::same_floats(name, Self::ARGS, args)?;
         check_p(name, self.p)
     }
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
-        cpu::forward(*self, args[0].0, args[0].1)
-    }
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        metal::forward(*self, args[0].0, args[0].1)
-    }
+    kernels!(self, args => device::forward(*self, args[0]));
     fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
         let masked = dropout(g, self.p, self.seed)?;
         let act = if self.relu { Act::Relu } else { Act::Identity };
@@ -106,13 +98,7 @@ impl Op for Dropout {
 }
 
 impl InplaceOp for Dropout {
-    fn cpu_inplace(&self, (x, l): ArgMut, _: Args<CpuStorage>) -> Result<()> {
-        cpu::forward_inplace(*self, x, l)
-    }
-    #[cfg(feature = "metal")]
-    fn metal_inplace(&self, args: Args<MetalStorage>) -> Result<()> {
-        metal::forward_inplace(*self, args[0].0, args[0].1)
-    }
+    kernels!(in place: self, x, _ => device::forward_inplace(*self, x));
 }
 
 /// [`dropout_add`] as a CustomOp.
@@ -135,20 +121,10 @@ impl Op for DropoutAdd {
         check::same_shape(name, args[0], "residual", args[1])?;
         check_p(name, self.p)
     }
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
-        cpu::forward_add(*self, args[0], args[1])
-    }
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        metal::forward_add(*self, args[0], args[1])
-    }
+    kernels!(self, args => device::forward_add(*self, args[0], args[1]));
     fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
-        let (x, residual) = (inputs[0], inputs[1]);
-        let dx = x.track_op().then(|| dropout(g, self.p, self.seed));
-        Ok(vec![
-            dx.transpose()?,
-            residual.track_op().then(|| g.clone()),
-        ])
+        let dx = || dropout(g, self.p, self.seed);
+        op::grads(inputs, &[&dx, &|| Ok(g.clone())])
     }
     fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
         reference_add(args[0], args[1], self.p, self.seed)

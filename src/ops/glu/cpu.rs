@@ -6,7 +6,8 @@ use crate::cpu::act::{ActTerm, AroundAct, WithAct};
 use crate::cpu::elementwise::{self, Input, Walk};
 use crate::cpu::simd::Simd;
 use crate::cpu::{element::Element, gather, with_float};
-use candle_core::{CpuStorage, Layout, Result, Shape};
+use crate::op::{self, ArgMut, OpResult};
+use candle_core::{CpuStorage, Layout, Result};
 
 /// act(gate) · up
 #[derive(Clone, Copy)]
@@ -47,9 +48,9 @@ impl AroundAct<3, 2, 2> for Backward {
     }
 }
 
-type Arg<'a> = (&'a CpuStorage, &'a Layout);
+type Arg<'a> = op::Arg<'a, CpuStorage>;
 
-pub fn forward(act: Act, gate: Arg, up: Arg) -> Result<(CpuStorage, Shape)> {
+pub fn forward(act: Act, gate: Arg, up: Arg) -> OpResult<CpuStorage> {
     let n = gate.1.shape().elem_count();
     let out = with_float!(NAME, gate.0, T => {
         let inputs = [Input::<T>::dense(gate)?, Input::dense(up)?];
@@ -58,7 +59,7 @@ pub fn forward(act: Act, gate: Arg, up: Arg) -> Result<(CpuStorage, Shape)> {
     Ok((out, gate.1.shape().clone()))
 }
 
-pub fn forward_inplace(act: Act, gate: (&mut CpuStorage, &Layout), up: Arg) -> Result<()> {
+pub fn forward_inplace(act: Act, gate: ArgMut<CpuStorage>, up: Arg) -> Result<()> {
     with_float!(NAME, gate.0, |x: &[T]| {
         let up = Input::dense(up)?;
         gather::update(x, gate.1, |x: &mut [T]| {

@@ -3,8 +3,9 @@
 use super::NAME;
 use crate::act::Act;
 use crate::metal::{aligned4, alloc, dtype_name, finish, grid, sources, InPlace, Launch, Operand};
+use crate::op::{self, ArgMut, OpResult};
 use candle_core::backend::BackendStorage;
-use candle_core::{Layout, MetalStorage, Result, Shape};
+use candle_core::{Layout, MetalStorage, Result};
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -51,9 +52,9 @@ fn launch<'a>(pass: &str, act: Act, x: &'a MetalStorage) -> Result<Launch<'a>> {
     Launch::new(x.device(), &sources::GLU, &kernel)
 }
 
-type Arg<'a> = (&'a MetalStorage, &'a Layout);
+type Arg<'a> = op::Arg<'a, MetalStorage>;
 
-pub fn forward(act: Act, (gate, gl): Arg, (up, ul): Arg) -> Result<(MetalStorage, Shape)> {
+pub fn forward(act: Act, (gate, gl): Arg, (up, ul): Arg) -> OpResult<MetalStorage> {
     let n = gl.shape().elem_count();
     let out = alloc(gate.device(), n, gate.dtype())?;
     if n > 0 {
@@ -69,7 +70,7 @@ pub fn forward(act: Act, (gate, gl): Arg, (up, ul): Arg) -> Result<(MetalStorage
     Ok((out, gl.shape().clone()))
 }
 
-pub fn forward_inplace(act: Act, (gate, gl): Arg, (up, ul): Arg) -> Result<()> {
+pub fn forward_inplace(act: Act, (gate, gl): ArgMut<MetalStorage>, (up, ul): Arg) -> Result<()> {
     let n = gl.shape().elem_count();
     if n == 0 {
         return Ok(());

@@ -3,10 +3,11 @@
 use super::{Extent, GroupNorm, NAME};
 use crate::check;
 use crate::metal::{aligned4, alloc, dtype_name, finish, grid, sources, InPlace, Launch, Operand};
-use crate::ops::affine_norm::{Arg, Vectors};
+use crate::op::{Arg, ArgMut, OpResult};
+use crate::ops::affine_norm::{AffineBwd, Vectors};
 use crate::ops::row_norm::metal::operands;
 use candle_core::backend::BackendStorage;
-use candle_core::{DType, Layout, MetalStorage, Result, Shape};
+use candle_core::{DType, Layout, MetalStorage, Result};
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -67,7 +68,7 @@ pub fn forward(
     norm: GroupNorm,
     (x, l): Arg<MetalStorage>,
     vectors: Vectors<MetalStorage>,
-) -> Result<(MetalStorage, Shape)> {
+) -> OpResult<MetalStorage> {
     let groups = Groups::new(norm, x, l)?;
     let n = groups.extent.count();
     let out = alloc(x.device(), n, x.dtype())?;
@@ -89,7 +90,7 @@ pub fn forward(
 
 pub fn forward_inplace(
     norm: GroupNorm,
-    (x, l): Arg<MetalStorage>,
+    (x, l): ArgMut<MetalStorage>,
     vectors: Vectors<MetalStorage>,
 ) -> Result<()> {
     let groups = Groups::new(norm, x, l)?;
@@ -112,12 +113,11 @@ pub fn forward_inplace(
 
 /// `[dx, dweight, dbias]`, of the vectors' gradients the first `vectors`.
 pub fn backward(
-    norm: GroupNorm,
+    &AffineBwd { norm, vectors }: &AffineBwd<GroupNorm>,
     (x, xl): Arg<MetalStorage>,
     (g, gl): Arg<MetalStorage>,
     weight: Option<Arg<MetalStorage>>,
-    vectors: usize,
-) -> Result<(MetalStorage, Shape)> {
+) -> OpResult<MetalStorage> {
     let groups = Groups::new(norm, x, xl)?;
     let (device, dtype, extent) = (x.device(), x.dtype(), groups.extent);
     let (count, wanted) = (extent.count(), vectors * extent.channels);

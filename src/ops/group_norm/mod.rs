@@ -9,13 +9,11 @@ mod cpu;
 #[cfg(feature = "metal")]
 mod metal;
 
-use super::affine_norm::{self, vectors, with_args, AffineNorm};
+use super::affine_norm::{self, vectors, with_args, AffineBwd};
 use super::row_norm::{reference_layer, widened};
 use crate::check;
-use crate::op::{self, custom_op, Arg, ArgMut, Args, Grads, InplaceOp, Op, OpResult, Spec};
-#[cfg(feature = "metal")]
-use candle_core::MetalStorage;
-use candle_core::{CpuStorage, Layout, Result, Shape, Tensor};
+use crate::op::{self, custom_op, kernels, Grads, InplaceOp, Op, Spec};
+use candle_core::{Layout, Result, Tensor};
 
 const NAME: &str = "group_norm";
 
@@ -130,13 +128,7 @@ impl Op for GroupNorm {
         }
         Ok(())
     }
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
-        cpu::forward(*self, args[0], vectors(args))
-    }
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        metal::forward(*self, args[0], vectors(args))
-    }
+    kernels!(self, args => device::forward(*self, args[0], vectors(&args[1..])));
     fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
         affine_norm::gradients(*self, inputs, g)
     }
@@ -147,37 +139,17 @@ impl Op for GroupNorm {
 }
 
 impl InplaceOp for GroupNorm {
-    fn cpu_inplace(&self, x: ArgMut, rest: Args<CpuStorage>) -> Result<()> {
-        cpu::forward_inplace(*self, x, [rest.first().copied(), rest.get(1).copied()])
-    }
-    #[cfg(feature = "metal")]
-    fn metal_inplace(&self, args: Args<MetalStorage>) -> Result<()> {
-        metal::forward_inplace(*self, args[0], [args.get(1).copied(), args.get(2).copied()])
-    }
+    kernels!(in place: self, x, rest => device::forward_inplace(*self, x, vectors(rest)));
 }
 
-impl AffineNorm for GroupNorm {
-    const BWD_NAME: &'static str = "group_norm_bwd";
+impl Op for AffineBwd<GroupNorm> {
+    const NAME: &'static str = "group_norm_bwd";
+    const ARGS: &'static [&'static str] = affine_norm::BWD_ARGS;
 
-    fn cpu_bwd(
-        &self,
-        x: Arg<CpuStorage>,
-        grad_out: Arg<CpuStorage>,
-        weight: Option<Arg<CpuStorage>>,
-        vectors: usize,
-    ) -> Result<(CpuStorage, Shape)> {
-        cpu::backward(*self, x, grad_out, weight, vectors)
+    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
+        self.check_args(name, args)
     }
-    #[cfg(feature = "metal")]
-    fn metal_bwd(
-        &self,
-        x: Arg<MetalStorage>,
-        grad_out: Arg<MetalStorage>,
-        weight: Option<Arg<MetalStorage>>,
-        vectors: usize,
-    ) -> Result<(MetalStorage, Shape)> {
-        metal::backward(*self, x, grad_out, weight, vectors)
-    }
+    kernels!(self, args => device::backward(self, args[0], args[1], args.get(2).copied()));
 }
 
 /// The composition of stock ops that [`group_norm`] replaces.

@@ -9,10 +9,8 @@ pub(crate) mod metal;
 
 use crate::check;
 use crate::layout::as_vector;
-use crate::op::{self, custom_op, Args, Grads, Op, OpResult, Spec};
-#[cfg(feature = "metal")]
-use candle_core::MetalStorage;
-use candle_core::{CpuStorage, Layout, Result, Shape, Tensor, D};
+use crate::op::{self, custom_op, kernels, Grads, Op, Spec};
+use candle_core::{Layout, Result, Shape, Tensor, D};
 
 const NAME: &str = "linear";
 
@@ -59,8 +57,7 @@ pub(crate) fn frozen_product(x: &Tensor, w: &Tensor, scale: f32) -> Result<Tenso
 pub(crate) fn check_args(op: &str, x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Result<()> {
     let args: Vec<&Tensor> = [x, w].into_iter().chain(bias).collect();
     check::same_device(op, Linear::ARGS, &args)?;
-    let specs: Vec<Spec> = args.iter().map(|&t| t.into()).collect();
-    check::same_floats(op, Linear::ARGS, &specs)?;
+    check::same_floats(op, Linear::ARGS, &op::specs(&args))?;
     check_layouts(op, x.layout(), w.layout(), bias.map(Tensor::layout))
 }
 
@@ -132,23 +129,12 @@ impl Op for Linear {
         let bias = args.get(2).map(|bias| bias.layout);
         check_layouts(name, args[0].layout, args[1].layout, bias)
     }
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
-        cpu::forward(args[0], args[1], args.get(2).copied(), self.scale)
-    }
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        metal::forward(args[0], args[1], args.get(2).copied(), self.scale)
-    }
+    kernels!(self, args => device::forward(args[0], args[1], args.get(2).copied(), self.scale));
     fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
         let (x, w) = (inputs[0], inputs[1]);
-        let mut grads = vec![
-            grad_x(x, w, g, self.scale)?,
-            grad_weight(x, w, g, self.scale)?,
-        ];
-        if let Some(bias) = inputs.get(2) {
-            grads.push(bias.track_op().then(|| column_sums(g)).transpose()?);
-        }
-        Ok(grads)
+        let dx = || grad_x(w, g, self.scale);
+        let dw = || grad_weight(x, g, self.scale);
+        op::grads(inputs, &[&dx, &dw, &|| column_sums(g)])
     }
     fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
         let y = reference(args[0], args[1], None)?;
@@ -163,21 +149,14 @@ impl Op for Linear {
     }
 }
 
-/// `scale · g·W` where x tracks gradients.
-pub(crate) fn grad_x(x: &Tensor, w: &Tensor, g: &Tensor, scale: f32) -> Result<Option<Tensor>> {
-    let dx = || frozen_product(g, &w.t()?, scale);
-    x.track_op().then(dx).transpose()
+/// `scale · g·W`
+pub(crate) fn grad_x(w: &Tensor, g: &Tensor, scale: f32) -> Result<Tensor> {
+    frozen_product(g, &w.t()?, scale)
 }
 
-/// `scale · gᵀ·x` where w tracks gradients.
-pub(crate) fn grad_weight(
-    x: &Tensor,
-    w: &Tensor,
-    g: &Tensor,
-    scale: f32,
-) -> Result<Option<Tensor>> {
-    let dw = || frozen_product(&flatten_rows(g)?.t()?, &flatten_rows(x)?.t()?, scale);
-    w.track_op().then(dw).transpose()
+/// `scale · gᵀ·x`
+pub(crate) fn grad_weight(x: &Tensor, g: &Tensor, scale: f32) -> Result<Tensor> {
+    frozen_product(&flatten_rows(g)?.t()?, &flatten_rows(x)?.t()?, scale)
 }
 
 /// Σ over all dims but the last, as a product with ones.

@@ -23,10 +23,8 @@ pub(crate) use up::up_add;
 use super::dropout;
 use super::linear::{self, flatten_rows, frozen_product, linear};
 use crate::check;
-use crate::op::{self, custom_op, Args, Grads, Op, OpResult, Spec};
-#[cfg(feature = "metal")]
-use candle_core::MetalStorage;
-use candle_core::{CpuStorage, DType, Result, Tensor};
+use crate::op::{self, custom_op, kernels, Grads, Op, Spec};
+use candle_core::{DType, Result, Tensor};
 
 const NAME: &str = "lora";
 
@@ -193,18 +191,11 @@ impl Op for Lora {
         check_dropout(name, self.dropout)
     }
 
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+    kernels!(self, args => {
         let held = with_bias(&self.weight, self.bias.as_ref());
         check::frozen(NAME, &held)?;
-        op::with_cpu_storages(NAME, &held, |held| cpu::forward(self, args, held))
-    }
-
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        let held = with_bias(&self.weight, self.bias.as_ref());
-        check::frozen(NAME, &held)?;
-        op::with_metal_storages(NAME, &held, |held| metal::forward(self, args, held))
-    }
+        op::with_storages(NAME, &held, |held| device::forward(self, args, held))
+    });
 
     fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
         let (x, a, b) = (inputs[0], inputs[1], inputs[2]);
@@ -223,11 +214,7 @@ impl Op for Lora {
             let u = frozen_product(&rows, a, 1.0)?;
             frozen_product(&grads.t()?, &u.t()?, self.scale)
         };
-        Ok(vec![
-            x.track_op().then(dx).transpose()?,
-            a.track_op().then(da).transpose()?,
-            b.track_op().then(db).transpose()?,
-        ])
+        op::grads(inputs, &[&dx, &da, &db])
     }
 
     fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {

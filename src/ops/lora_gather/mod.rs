@@ -11,10 +11,8 @@ mod routes;
 use super::linear::{self, flatten_rows, output_shape};
 use super::lora::{check_base, check_factors, with_bias};
 use crate::check;
-use crate::op::{self, custom_op, Arg, Args, Grads, Op, OpResult, Spec};
-#[cfg(feature = "metal")]
-use candle_core::MetalStorage;
-use candle_core::{CpuStorage, Result, Shape, Tensor};
+use crate::op::{self, custom_op, kernels, Args, Grads, Op, Spec};
+use candle_core::{Result, Shape, Tensor};
 use routes::Routes;
 use std::sync::Arc;
 
@@ -106,20 +104,12 @@ impl Op for LoraGather {
         self.routes.check(name, x, Some(a[0]))
     }
 
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+    kernels!(self, args => {
         let held = with_bias(&self.weight, self.bias.as_ref());
-        let run = |held: &[Arg<'_, CpuStorage>]| cpu::forward(&self.routes, args, held);
-        let out = op::with_cpu_storages(NAME, &held, run)?;
+        let run = |held: Args<_>| device::forward(&self.routes, args, held);
+        let out = op::with_storages(NAME, &held, run)?;
         Ok((out, output_shape(args[0].1, self.weight.dims()[0])))
-    }
-
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        let held = with_bias(&self.weight, self.bias.as_ref());
-        let run = |held: &[Arg<'_, MetalStorage>]| metal::forward(&self.routes, args, held);
-        let out = op::with_metal_storages(NAME, &held, run)?;
-        Ok((out, output_shape(args[0].1, self.weight.dims()[0])))
-    }
+    });
 
     fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
         let (x, a, b) = (inputs[0], inputs[1], inputs[2]);
@@ -137,11 +127,7 @@ impl Op for LoraGather {
         let (rows, grads) = (flatten_rows(&x.detach())?, flatten_rows(g)?);
         let da = || outer(&down(&grads, &swapped(b)?)?, &rows);
         let db = || outer(&grads, &down(&rows, &a.detach())?);
-        Ok(vec![
-            x.track_op().then(dx).transpose()?,
-            a.track_op().then(da).transpose()?,
-            b.track_op().then(db).transpose()?,
-        ])
+        op::grads(inputs, &[&dx, &da, &db])
     }
 
     fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
@@ -176,16 +162,10 @@ impl Op for Down {
         self.0.check(name, x, Some(a[0]))
     }
 
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+    kernels!(self, args => {
         let shape = output_shape(args[0].1, args[1].1.dims()[1]);
-        Ok((cpu::down(&self.0, args[0], args[1])?, shape))
-    }
-
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        let shape = output_shape(args[0].1, args[1].1.dims()[1]);
-        Ok((metal::down(&self.0, args[0], args[1])?, shape))
-    }
+        Ok((device::down(&self.0, args[0], args[1])?, shape))
+    });
 }
 
 /// `out[n] = scales[n] · Σ p[i]ᵀ·q[i]` over the rows of adapter n. For gradients.
@@ -213,16 +193,10 @@ impl Op for Outer {
         check::fits_in_memory(name, "the gradient", self.shape(p, q).dims())
     }
 
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+    kernels!(self, args => {
         let shape = self.shape(args[0].1.dims(), args[1].1.dims());
-        Ok((cpu::outer(&self.0, args[0], args[1])?, shape))
-    }
-
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        let shape = self.shape(args[0].1.dims(), args[1].1.dims());
-        Ok((metal::outer(&self.0, args[0], args[1])?, shape))
-    }
+        Ok((device::outer(&self.0, args[0], args[1])?, shape))
+    });
 }
 
 /// The composition of stock ops that [`lora_gather()`] replaces: one row after the other.

@@ -5,8 +5,9 @@ use crate::metal::{
     aligned_rows, alloc, dtype_name, finish, grid, row_grid, sources, Launch, Operand, RowOperand,
     RowStrides, SIMD_COLS,
 };
+use crate::op::{Arg, OpResult};
 use candle_core::backend::{BackendDevice, BackendStorage};
-use candle_core::{CpuStorage, DType, Layout, MetalStorage, Result, Shape};
+use candle_core::{CpuStorage, DType, Layout, MetalStorage};
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -37,7 +38,7 @@ struct MaxBwdParams {
     reserved: u32,
 }
 
-pub fn forward(op: Reduce, x: &MetalStorage, l: &Layout) -> Result<(MetalStorage, Shape)> {
+pub fn forward(op: Reduce, (x, l): Arg<MetalStorage>) -> OpResult<MetalStorage> {
     let (rows, cols) = op.over.split(l.shape());
     let (device, dtype) = (x.device(), x.dtype());
     let name = dtype_name(dtype, NAME)?;
@@ -47,7 +48,7 @@ pub fn forward(op: Reduce, x: &MetalStorage, l: &Layout) -> Result<(MetalStorage
     };
     let kernel = |variant: &str| format!("{NAME}_fwd_{kind}{variant}_{name}");
     if rows * cols == 0 {
-        return empty(op, x, l);
+        return empty(op, (x, l));
     }
     let xs = match op.over {
         Over::LastDim => RowOperand::new(x, l)?,
@@ -109,18 +110,18 @@ pub fn forward(op: Reduce, x: &MetalStorage, l: &Layout) -> Result<(MetalStorage
 }
 
 /// Sums of nothing, which are constants.
-fn empty(op: Reduce, x: &MetalStorage, l: &Layout) -> Result<(MetalStorage, Shape)> {
+fn empty(op: Reduce, (x, l): Arg<MetalStorage>) -> OpResult<MetalStorage> {
     let nothing = CpuStorage::F32(Vec::new()).to_dtype(&Layout::contiguous(0), x.dtype())?;
-    let (sums, shape) = super::cpu::forward(op, &nothing, &Layout::contiguous(l.shape()))?;
+    let (sums, shape) = super::cpu::forward(op, (&nothing, &Layout::contiguous(l.shape())))?;
     Ok((x.device().storage_from_cpu_storage(&sums)?, shape))
 }
 
 pub fn max_backward(
     over: Over,
-    (x, xl): (&MetalStorage, &Layout),
-    (y, yl): (&MetalStorage, &Layout),
-    (g, gl): (&MetalStorage, &Layout),
-) -> Result<(MetalStorage, Shape)> {
+    (x, xl): Arg<MetalStorage>,
+    (y, yl): Arg<MetalStorage>,
+    (g, gl): Arg<MetalStorage>,
+) -> OpResult<MetalStorage> {
     let (rows, cols) = over.split(xl.shape());
     let (device, dtype) = (x.device(), x.dtype());
     let n = rows * cols;
@@ -142,7 +143,7 @@ pub fn max_backward(
     Ok((finish(out, device, n, dtype), xl.shape().clone()))
 }
 
-pub fn sum_middle(x: &MetalStorage, l: &Layout) -> Result<(MetalStorage, Shape)> {
+pub fn sum_middle((x, l): Arg<MetalStorage>) -> OpResult<MetalStorage> {
     let (outer, rows, cols) = l.shape().dims3()?;
     let (device, dtype) = (x.device(), x.dtype());
     let name = dtype_name(dtype, NAME)?;

@@ -12,10 +12,8 @@ mod metal;
 mod tests;
 
 use crate::check;
-use crate::op::{self, custom_op, Args, Grads, Op, OpResult, Spec};
-#[cfg(feature = "metal")]
-use candle_core::MetalStorage;
-use candle_core::{CpuStorage, DType, Result, Shape, Tensor, D};
+use crate::op::{self, custom_op, kernels, Grads, Op, Spec};
+use candle_core::{DType, Result, Shape, Tensor, D};
 
 const NAME: &str = "reduce";
 
@@ -134,13 +132,7 @@ impl Op for Reduce {
         }
         Ok(())
     }
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
-        cpu::forward(*self, args[0].0, args[0].1)
-    }
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        metal::forward(*self, args[0].0, args[0].1)
-    }
+    kernels!(self, args => device::forward(*self, args[0]));
     fn bwd(&self, inputs: &[&Tensor], y: &Tensor, g: &Tensor) -> Grads {
         let x = inputs[0];
         let (_, n) = self.over.split(x.shape());
@@ -180,13 +172,7 @@ impl Op for MaxBwd {
         check::has_shape(name, "y", args[1], reduced.dims())?;
         check::has_shape(name, "grad_out", args[2], reduced.dims())
     }
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
-        cpu::max_backward(self.0, args[0], args[1], args[2])
-    }
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        metal::max_backward(self.0, args[0], args[1], args[2])
-    }
+    kernels!(self, args => device::max_backward(self.0, args[0], args[1], args[2]));
 }
 
 /// Undoes a broadcast: the sums of `grad` over all dims in which `shape` has been expanded to it.
@@ -236,13 +222,7 @@ impl Op for SumMiddle {
         check::same_floats(name, Self::ARGS, args)?;
         args[0].shape().dims3().map(drop)
     }
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
-        cpu::sum_middle(args[0].0, args[0].1)
-    }
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        metal::sum_middle(args[0].0, args[0].1)
-    }
+    kernels!(self, args => device::sum_middle(args[0]));
     fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
         Ok(vec![Some(g.unsqueeze(1)?.broadcast_as(inputs[0].shape())?)])
     }

@@ -7,9 +7,10 @@ use crate::metal::{
     aligned4, aligned_rows, alloc, dtype_name, finish, grid, row_grid, sources, InPlace, Launch,
     Operand, RowOperand, RowStrides,
 };
-use crate::ops::affine_norm::{Arg, Vectors};
+use crate::op::{Arg, ArgMut, OpResult};
+use crate::ops::affine_norm::{AffineBwd, Vectors};
 use candle_core::backend::BackendStorage;
-use candle_core::{DType, Layout, MetalStorage, Result, Shape};
+use candle_core::{DType, Layout, MetalStorage, Result};
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -108,7 +109,7 @@ pub fn forward(
     norm: RowNorm,
     (x, l): Arg<MetalStorage>,
     vectors: Vectors<MetalStorage>,
-) -> Result<(MetalStorage, Shape)> {
+) -> OpResult<MetalStorage> {
     let rows = Rows::new(norm, x, l)?;
     let out = alloc(x.device(), rows.count(), x.dtype())?;
     if rows.count() > 0 {
@@ -129,7 +130,7 @@ pub fn forward(
 
 pub fn forward_inplace(
     norm: RowNorm,
-    (x, l): Arg<MetalStorage>,
+    (x, l): ArgMut<MetalStorage>,
     vectors: Vectors<MetalStorage>,
 ) -> Result<()> {
     let rows = Rows::new(norm, x, l)?;
@@ -179,12 +180,11 @@ pub fn add(
 
 /// `[dx, dweight, dbias]`, of the vectors' gradients the first `vectors`.
 pub fn backward(
-    norm: RowNorm,
+    &AffineBwd { norm, vectors }: &AffineBwd<RowNorm>,
     (x, xl): Arg<MetalStorage>,
     (g, gl): Arg<MetalStorage>,
     weight: Option<Arg<MetalStorage>>,
-    vectors: usize,
-) -> Result<(MetalStorage, Shape)> {
+) -> OpResult<MetalStorage> {
     let rows = Rows::new(norm, x, xl)?;
     let (device, dtype) = (x.device(), x.dtype());
     let n = rows.count() + vectors * rows.cols;

@@ -18,12 +18,10 @@ mod residual;
 
 pub use residual::{add_layer_norm, add_rms_norm};
 
-use super::affine_norm::{self, vectors, with_args, AffineNorm};
+use super::affine_norm::{self, vectors, with_args, AffineBwd};
 use crate::check;
-use crate::op::{self, custom_op, Arg, ArgMut, Args, Grads, InplaceOp, Op, OpResult, Spec};
-#[cfg(feature = "metal")]
-use candle_core::MetalStorage;
-use candle_core::{CpuStorage, DType, Result, Shape, Tensor, D};
+use crate::op::{self, custom_op, kernels, Grads, InplaceOp, Op, Spec};
+use candle_core::{DType, Result, Tensor, D};
 
 /// What a row is divided by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,13 +181,7 @@ impl Op for RowNorm {
         }
         Ok(())
     }
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
-        cpu::forward(*self, args[0], vectors(args))
-    }
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        metal::forward(*self, args[0], vectors(args))
-    }
+    kernels!(self, args => device::forward(*self, args[0], vectors(&args[1..])));
     fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
         affine_norm::gradients(*self, inputs, g)
     }
@@ -204,37 +196,17 @@ impl Op for RowNorm {
 }
 
 impl InplaceOp for RowNorm {
-    fn cpu_inplace(&self, x: ArgMut, rest: Args<CpuStorage>) -> Result<()> {
-        cpu::forward_inplace(*self, x, [rest.first().copied(), rest.get(1).copied()])
-    }
-    #[cfg(feature = "metal")]
-    fn metal_inplace(&self, args: Args<MetalStorage>) -> Result<()> {
-        metal::forward_inplace(*self, args[0], [args.get(1).copied(), args.get(2).copied()])
-    }
+    kernels!(in place: self, x, rest => device::forward_inplace(*self, x, vectors(rest)));
 }
 
-impl AffineNorm for RowNorm {
-    const BWD_NAME: &'static str = "row_norm_bwd";
+impl Op for AffineBwd<RowNorm> {
+    const NAME: &'static str = "row_norm_bwd";
+    const ARGS: &'static [&'static str] = affine_norm::BWD_ARGS;
 
-    fn cpu_bwd(
-        &self,
-        x: Arg<CpuStorage>,
-        grad_out: Arg<CpuStorage>,
-        weight: Option<Arg<CpuStorage>>,
-        vectors: usize,
-    ) -> Result<(CpuStorage, Shape)> {
-        cpu::backward(*self, x, grad_out, weight, vectors)
+    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
+        self.check_args(name, args)
     }
-    #[cfg(feature = "metal")]
-    fn metal_bwd(
-        &self,
-        x: Arg<MetalStorage>,
-        grad_out: Arg<MetalStorage>,
-        weight: Option<Arg<MetalStorage>>,
-        vectors: usize,
-    ) -> Result<(MetalStorage, Shape)> {
-        metal::backward(*self, x, grad_out, weight, vectors)
-    }
+    kernels!(self, args => device::backward(self, args[0], args[1], args.get(2).copied()));
 }
 
 /// The composition of stock ops that [`rms_norm`] replaces.

@@ -5,11 +5,9 @@ use super::grad_x;
 #[cfg(feature = "metal")]
 use super::metal;
 use crate::check;
-use crate::op::{self, custom_op, ArgMut, Args, Grads, InplaceOp, Op, OpResult, Spec};
+use crate::op::{self, custom_op, kernels, Grads, InplaceOp, Op, Spec};
 use crate::ops::reduce;
-#[cfg(feature = "metal")]
-use candle_core::MetalStorage;
-use candle_core::{CpuStorage, DType, Result, Tensor, D};
+use candle_core::{DType, Result, Tensor, D};
 
 /// What [`masked_softmax`] hides.
 #[derive(Clone, Copy, Debug)]
@@ -87,13 +85,7 @@ impl Op for MaskedSoftmax {
             None => Ok(()),
         }
     }
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
-        cpu::masked(*self, args[0], args.get(1).copied())
-    }
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        metal::masked(*self, args[0], args.get(1).copied())
-    }
+    kernels!(self, args => device::masked(*self, args[0], args.get(1).copied()));
     fn bwd(&self, inputs: &[&Tensor], y: &Tensor, g: &Tensor) -> Grads {
         let backward = |scale| grad_x(y.rank() - 1, false, scale, y, g);
         let Some(mask) = inputs.get(1).filter(|mask| mask.track_op()) else {
@@ -118,13 +110,7 @@ impl Op for MaskedSoftmax {
 }
 
 impl InplaceOp for MaskedSoftmax {
-    fn cpu_inplace(&self, x: ArgMut, rest: Args<CpuStorage>) -> Result<()> {
-        cpu::masked_inplace(*self, x, rest.first().copied())
-    }
-    #[cfg(feature = "metal")]
-    fn metal_inplace(&self, args: Args<MetalStorage>) -> Result<()> {
-        metal::masked_inplace(*self, args[0], args.get(1).copied())
-    }
+    kernels!(in place: self, x, rest => device::masked_inplace(*self, x, rest.first().copied()));
 }
 
 /// The composition of stock ops that [`masked_softmax`] replaces.

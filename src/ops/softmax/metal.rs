@@ -7,6 +7,7 @@ use crate::metal::{
     aligned_rows, alloc, dtype_name, finish, row_grid, sources, InPlace, Launch, Operand,
     RowOperand, RowStrides, SIMD_COLS,
 };
+use crate::op::{Arg, ArgMut, OpResult};
 use candle_core::backend::BackendStorage;
 use candle_core::{DType, Layout, MetalStorage, Result, Shape};
 
@@ -102,7 +103,7 @@ fn mask_rows<'a>(
     }
 }
 
-pub fn forward(op: Softmax, x: &MetalStorage, l: &Layout) -> Result<(MetalStorage, Shape)> {
+pub fn forward(op: Softmax, (x, l): Arg<MetalStorage>) -> OpResult<MetalStorage> {
     let [outer, n, inner] = split(l.shape(), op.dim);
     let (device, dtype) = (x.device(), x.dtype());
     let count = outer * n * inner;
@@ -133,7 +134,7 @@ pub fn forward(op: Softmax, x: &MetalStorage, l: &Layout) -> Result<(MetalStorag
     Ok((finish(out, device, count, dtype), l.shape().clone()))
 }
 
-pub fn forward_inplace(log: bool, x: &MetalStorage, l: &Layout) -> Result<()> {
+pub fn forward_inplace(log: bool, (x, l): ArgMut<MetalStorage>) -> Result<()> {
     let size = rows_and_cols(l.shape());
     let target = InPlace::new(x, l)?;
     let kind = if log { "log" } else { "plain" };
@@ -149,9 +150,9 @@ pub fn forward_inplace(log: bool, x: &MetalStorage, l: &Layout) -> Result<()> {
 
 pub fn masked(
     op: MaskedSoftmax,
-    (x, xl): (&MetalStorage, &Layout),
-    mask: Option<(&MetalStorage, &Layout)>,
-) -> Result<(MetalStorage, Shape)> {
+    (x, xl): Arg<MetalStorage>,
+    mask: Option<Arg<MetalStorage>>,
+) -> OpResult<MetalStorage> {
     let (device, dtype, shape) = (x.device(), x.dtype(), xl.shape());
     let count = shape.elem_count();
     let out = alloc(device, count, dtype)?;
@@ -185,8 +186,8 @@ pub fn masked(
 
 pub fn masked_inplace(
     op: MaskedSoftmax,
-    (x, xl): (&MetalStorage, &Layout),
-    mask: Option<(&MetalStorage, &Layout)>,
+    (x, xl): ArgMut<MetalStorage>,
+    mask: Option<Arg<MetalStorage>>,
 ) -> Result<()> {
     let (device, shape) = (x.device(), xl.shape());
     let target = InPlace::new(x, xl)?;
@@ -217,9 +218,9 @@ pub fn masked_inplace(
 
 pub fn backward(
     op: SoftmaxBwd,
-    (y, yl): (&MetalStorage, &Layout),
-    (g, gl): (&MetalStorage, &Layout),
-) -> Result<(MetalStorage, Shape)> {
+    (y, yl): Arg<MetalStorage>,
+    (g, gl): Arg<MetalStorage>,
+) -> OpResult<MetalStorage> {
     let [outer, n, inner] = split(yl.shape(), op.dim);
     let (device, dtype) = (y.device(), y.dtype());
     let count = outer * n * inner;

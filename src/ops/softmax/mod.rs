@@ -12,11 +12,9 @@ mod masked;
 mod metal;
 
 use crate::check;
-use crate::op::{self, custom_op, ArgMut, Args, Grads, InplaceOp, Op, OpResult, Spec};
+use crate::op::{self, custom_op, kernels, Grads, InplaceOp, Op, Spec};
 use candle_core::shape::Dim;
-#[cfg(feature = "metal")]
-use candle_core::MetalStorage;
-use candle_core::{CpuStorage, Result, Shape, Tensor, D};
+use candle_core::{Result, Shape, Tensor, D};
 
 pub use masked::{masked_softmax, masked_softmax_inplace, reference_masked, Mask, MaskedSoftmax};
 
@@ -93,13 +91,7 @@ impl Op for Softmax {
         check::same_floats(name, Self::ARGS, args)?;
         check_dim(name, self.dim, args[0])
     }
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
-        cpu::forward(*self, args[0].0, args[0].1)
-    }
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        metal::forward(*self, args[0].0, args[0].1)
-    }
+    kernels!(self, args => device::forward(*self, args[0]));
     fn bwd(&self, _: &[&Tensor], y: &Tensor, g: &Tensor) -> Grads {
         let &Softmax { dim, log } = self;
         Ok(vec![Some(grad_x(dim, log, 1.0, y, g)?)])
@@ -124,13 +116,7 @@ impl InplaceOp for Softmax {
             }
         }
     }
-    fn cpu_inplace(&self, (x, l): ArgMut, _: Args<CpuStorage>) -> Result<()> {
-        cpu::forward_inplace(self.log, x, l)
-    }
-    #[cfg(feature = "metal")]
-    fn metal_inplace(&self, args: Args<MetalStorage>) -> Result<()> {
-        metal::forward_inplace(self.log, args[0].0, args[0].1)
-    }
+    kernels!(in place: self, x, _ => device::forward_inplace(self.log, x));
 }
 
 fn check_dim(name: &'static str, dim: usize, x: Spec<'_>) -> Result<()> {
@@ -167,13 +153,7 @@ impl Op for SoftmaxBwd {
         check_dim(name, self.dim, args[0])?;
         check::same_shape(name, args[0], "grad_out", args[1])
     }
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
-        cpu::backward(*self, args[0], args[1])
-    }
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        metal::backward(*self, args[0], args[1])
-    }
+    kernels!(self, args => device::backward(*self, args[0], args[1]));
 }
 
 /// `[.., n, ..]` as outer × n × inner around `dim`.

@@ -11,10 +11,11 @@ use crate::cpu::pieces::{for_each_piece, Pieces};
 use crate::cpu::row_view::RowView;
 use crate::cpu::simd::{dispatch, Kernel, Simd};
 use crate::cpu::{alloc, with_float};
-use crate::ops::affine_norm::Arg;
+use crate::op::{Arg, OpResult};
+use crate::ops::affine_norm::AffineBwd;
 use crate::ops::group_norm::{Extent, GroupNorm, NAME};
 use crate::ops::row_norm::cpu::slices;
-use candle_core::{CpuStorage, Result, Shape};
+use candle_core::CpuStorage;
 use std::ops::Range;
 
 /// What an element costs, in the units of [`parallel`].
@@ -22,12 +23,11 @@ const COST: usize = 8;
 
 /// dx, dweight and dbias one after the other; of the last two, the first `vectors`.
 pub fn backward(
-    norm: GroupNorm,
+    &AffineBwd { norm, vectors }: &AffineBwd<GroupNorm>,
     (x, xl): Arg<CpuStorage>,
     (g, gl): Arg<CpuStorage>,
     weight: Option<Arg<CpuStorage>>,
-    vectors: usize,
-) -> Result<(CpuStorage, Shape)> {
+) -> OpResult<CpuStorage> {
     let extent = norm.extent(xl);
     let n = extent.count() + vectors * extent.channels;
     let out = with_float!(NAME, x, |x: &[T]| {

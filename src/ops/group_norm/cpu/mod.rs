@@ -13,10 +13,11 @@ use crate::cpu::row_view::RowView;
 use crate::cpu::simd::Simd;
 use crate::cpu::two_pass::{self, TwoPassRow};
 use crate::cpu::{alloc, gather, with_float};
-use crate::ops::affine_norm::{Arg, Vectors};
+use crate::op::{Arg, ArgMut, OpResult};
+use crate::ops::affine_norm::Vectors;
 use crate::ops::row_norm::cpu::{slices, NormRows};
 use crate::ops::row_norm::{Kind, RowNorm};
-use candle_core::{CpuStorage, Layout, Result, Shape};
+use candle_core::{CpuStorage, Layout, Result};
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -24,7 +25,7 @@ pub fn forward(
     norm: GroupNorm,
     (x, l): Arg<CpuStorage>,
     vectors: Vectors<CpuStorage>,
-) -> Result<(CpuStorage, Shape)> {
+) -> OpResult<CpuStorage> {
     let extent = norm.extent(l);
     let out = with_float!(NAME, x, |x: &[T]| {
         let x = &groups(x, l, extent);
@@ -42,7 +43,7 @@ pub fn forward(
 
 pub fn forward_inplace(
     norm: GroupNorm,
-    (x, l): (&mut CpuStorage, &Layout),
+    (x, l): ArgMut<CpuStorage>,
     vectors: Vectors<CpuStorage>,
 ) -> Result<()> {
     let extent = norm.extent(l);

@@ -6,17 +6,18 @@ use crate::cpu::parallel::{self, Shared};
 use crate::cpu::pieces::{for_each_piece, Pieces};
 use crate::cpu::simd::{dispatch, Kernel, Simd};
 use crate::cpu::{alloc, gather, with_float};
-use candle_core::{CpuStorage, Layout, Result, Shape};
+use crate::op::{Arg, OpResult};
+use candle_core::CpuStorage;
 
 /// Longer rows are cut into blocks of this many columns, which threads can share.
 const BLOCK: usize = 64 * 1024;
 
 pub fn max_backward(
     over: Over,
-    (x, xl): (&CpuStorage, &Layout),
-    (y, yl): (&CpuStorage, &Layout),
-    (g, gl): (&CpuStorage, &Layout),
-) -> Result<(CpuStorage, Shape)> {
+    (x, xl): Arg<CpuStorage>,
+    (y, yl): Arg<CpuStorage>,
+    (g, gl): Arg<CpuStorage>,
+) -> OpResult<CpuStorage> {
     let (rows, cols) = over.split(xl.shape());
     let out = with_float!(NAME, x, |x: &[T]| {
         let x = gather::contiguous(x, xl);

@@ -13,11 +13,12 @@ use crate::cpu::row_view::RowView;
 use crate::cpu::simd::Simd;
 use crate::cpu::two_pass::{self, TwoPassRow};
 use crate::cpu::{alloc, gather, with_float};
+use crate::op::{Arg, OpResult};
 use crate::ops::reduce::Over;
-use candle_core::{CpuStorage, Layout, Result, Shape};
+use candle_core::CpuStorage;
 use std::ops::Range;
 
-pub fn forward(op: Reduce, x: &CpuStorage, l: &Layout) -> Result<(CpuStorage, Shape)> {
+pub fn forward(op: Reduce, (x, l): Arg<CpuStorage>) -> OpResult<CpuStorage> {
     let (rows, cols) = op.over.split(l.shape());
     let out = with_float!(NAME, x, |x: &[T]| {
         let x = &match op.over {
@@ -92,7 +93,7 @@ impl<T: Element, const MAX: bool> TwoPassRow for ReduceRow<'_, T, MAX> {
     }
 }
 
-pub fn sum_middle(x: &CpuStorage, l: &Layout) -> Result<(CpuStorage, Shape)> {
+pub fn sum_middle((x, l): Arg<CpuStorage>) -> OpResult<CpuStorage> {
     let (outer, n, inner) = l.shape().dims3()?;
     let out = with_float!(NAME, x, |x: &[T]| {
         let x = gather::contiguous(x, l);

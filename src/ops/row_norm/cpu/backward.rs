@@ -12,18 +12,18 @@ use crate::cpu::row_view::RowView;
 use crate::cpu::simd::Simd;
 use crate::cpu::two_pass::{self, TwoPassRow};
 use crate::cpu::{alloc, with_float};
-use crate::ops::affine_norm::Arg;
-use candle_core::{CpuStorage, Result, Shape};
+use crate::op::{Arg, OpResult};
+use crate::ops::affine_norm::AffineBwd;
+use candle_core::CpuStorage;
 use std::ops::Range;
 
 /// dx, dweight and dbias one after the other; of the last two, the first `vectors`.
 pub fn backward(
-    norm: RowNorm,
+    &AffineBwd { norm, vectors }: &AffineBwd<RowNorm>,
     (x, xl): Arg<CpuStorage>,
     (g, gl): Arg<CpuStorage>,
     weight: Option<Arg<CpuStorage>>,
-    vectors: usize,
-) -> Result<(CpuStorage, Shape)> {
+) -> OpResult<CpuStorage> {
     let [rows, cols] = rows_and_cols(xl);
     let n = rows * cols + vectors * cols;
     let out = with_float!(norm.name(), x, |x: &[T]| {

@@ -9,15 +9,16 @@ use crate::cpu::row_view::RowView;
 use crate::cpu::simd::Simd;
 use crate::cpu::two_pass::{self, TwoPassRow};
 use crate::cpu::{alloc, gather, with_float};
-use crate::ops::affine_norm::{Arg, Vectors};
-use candle_core::{CpuStorage, Layout, Result, Shape};
+use crate::op::{Arg, ArgMut, OpResult};
+use crate::ops::affine_norm::Vectors;
+use candle_core::{CpuStorage, Result};
 use std::ops::Range;
 
 pub fn forward(
     norm: RowNorm,
     (x, l): Arg<CpuStorage>,
     vectors: Vectors<CpuStorage>,
-) -> Result<(CpuStorage, Shape)> {
+) -> OpResult<CpuStorage> {
     let [rows, cols] = rows_and_cols(l);
     let out = with_float!(norm.name(), x, |x: &[T]| {
         let x = &RowView::new(x, l);
@@ -35,7 +36,7 @@ pub fn forward(
 
 pub fn forward_inplace(
     norm: RowNorm,
-    (x, l): (&mut CpuStorage, &Layout),
+    (x, l): ArgMut<CpuStorage>,
     vectors: Vectors<CpuStorage>,
 ) -> Result<()> {
     let [rows, cols] = rows_and_cols(l);

@@ -12,7 +12,8 @@ use super::{Kind, RowNorm};
 use crate::cpu::element::Element;
 use crate::cpu::gather;
 use crate::cpu::moments::Divisor;
-use crate::ops::affine_norm::{Arg, Vectors};
+use crate::op::Arg;
+use crate::ops::affine_norm::Vectors;
 use candle_core::{CpuStorage, Layout, Result};
 use std::borrow::Cow;
 

@@ -8,7 +8,8 @@ use crate::cpu::pieces::{for_each_piece, Pieces};
 use crate::cpu::row_view::RowView;
 use crate::cpu::simd::{dispatch, Kernel, Simd};
 use crate::cpu::{alloc, with_float};
-use crate::ops::affine_norm::{Arg, Vectors};
+use crate::op::Arg;
+use crate::ops::affine_norm::Vectors;
 use candle_core::{CpuStorage, Result};
 use std::ops::Range;
 

@@ -14,6 +14,7 @@ use crate::cpu::parallel::Shared;
 use crate::cpu::row_view::RowView;
 use crate::cpu::simd::MAX_LANES;
 use crate::cpu::{alloc, gather, with_float};
+use crate::op::{Arg, ArgMut, OpResult};
 use candle_core::{CpuStorage, Layout, Result, Shape};
 use scores::{Biased, Plain, Scaled};
 use std::borrow::Cow;
@@ -31,7 +32,7 @@ macro_rules! with_log {
     };
 }
 
-pub fn forward(op: Softmax, x: &CpuStorage, l: &Layout) -> Result<(CpuStorage, Shape)> {
+pub fn forward(op: Softmax, (x, l): Arg<CpuStorage>) -> OpResult<CpuStorage> {
     let out = with_float!(NAME, x, |x: &[T]| {
         with_log!(op.log, LOG => forward_as::<T, LOG>(x, l, op.dim)).map(T::wrap)
     })?;
@@ -93,7 +94,7 @@ fn transpose_back<T: Element>(data: &[T], transposed: &Layout, dim: usize) -> Re
     Ok(gather::contiguous(data, &back).into_owned())
 }
 
-pub fn forward_inplace(log: bool, x: &mut CpuStorage, l: &Layout) -> Result<()> {
+pub fn forward_inplace(log: bool, (x, l): ArgMut<CpuStorage>) -> Result<()> {
     let size = rows_and_cols(l.shape());
     with_float!(NAME, x, |x: &[T]| {
         gather::update(x, l, |x: &mut [T]| {
@@ -115,9 +116,9 @@ fn rows_and_cols(shape: &Shape) -> [usize; 2] {
 
 pub fn masked(
     op: MaskedSoftmax,
-    (x, xl): (&CpuStorage, &Layout),
-    mask: Option<(&CpuStorage, &Layout)>,
-) -> Result<(CpuStorage, Shape)> {
+    (x, xl): Arg<CpuStorage>,
+    mask: Option<Arg<CpuStorage>>,
+) -> OpResult<CpuStorage> {
     let shape = xl.shape();
     let out = with_float!(NAME, x, |x: &[T]| {
         let x = RowView::new(x, xl);
@@ -135,8 +136,8 @@ pub fn masked(
 
 pub fn masked_inplace(
     op: MaskedSoftmax,
-    (x, xl): (&mut CpuStorage, &Layout),
-    mask: Option<(&CpuStorage, &Layout)>,
+    (x, xl): ArgMut<CpuStorage>,
+    mask: Option<Arg<CpuStorage>>,
 ) -> Result<()> {
     let [_, cols] = rows_and_cols(xl.shape());
     with_float!(NAME, x, |x: &[T]| {
@@ -182,9 +183,9 @@ unsafe fn run_masked<T: Element>(
 
 pub fn backward(
     op: SoftmaxBwd,
-    (y, yl): (&CpuStorage, &Layout),
-    (g, gl): (&CpuStorage, &Layout),
-) -> Result<(CpuStorage, Shape)> {
+    (y, yl): Arg<CpuStorage>,
+    (g, gl): Arg<CpuStorage>,
+) -> OpResult<CpuStorage> {
     let out = with_float!(NAME, y, |y: &[T]| {
         let g = g.as_slice::<T>()?;
         with_log!(op.log, LOG => backward_as::<T, LOG>(op, (y, yl), (g, gl))).map(T::wrap)
