@@ -2,6 +2,7 @@
 //! once for each op.
 
 use super::{ArgMut, Args, Grads, InplaceOp, Op, OpResult, Spec};
+use crate::check;
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
 use candle_core::{CpuStorage, Result, Tensor};
@@ -23,7 +24,7 @@ impl<O: Op> AnyOp for O {
         O::ARGS
     }
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        Op::check(self, name, args)
+        super::check(self, name, args)
     }
     fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
         Op::cpu(self, args)
@@ -50,6 +51,9 @@ pub(crate) trait AnyInplaceOp: AnyOp {
 
 impl<O: InplaceOp> AnyInplaceOp for O {
     fn check_inplace(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
+        if O::FLOATS {
+            check::same_floats(name, O::ARGS, args)?;
+        }
         InplaceOp::check_inplace(self, name, args)
     }
     fn cpu_inplace(&self, x: ArgMut<CpuStorage>, rest: Args<CpuStorage>) -> Result<()> {

@@ -1,4 +1,4 @@
-//! The kernels of an op, named once for both devices.
+//! Macros for what is alike in all ops: their names, and their kernels for both devices.
 
 /// Stamps an op's methods for the CPU and for Metal from one expression, in which `device` is the module `cpu` or `metal`
 /// that is in scope:
@@ -37,3 +37,12 @@ macro_rules! kernels {
     };
 }
 pub(crate) use kernels;
+
+/// The name of an [`Op`](crate::op::Op) and of its arguments: `signature!("glu_bwd"(gate, up, grad_out));`.
+macro_rules! signature {
+    ($name:tt($($arg:ident),*)) => {
+        const NAME: &'static str = $name;
+        const ARGS: &'static [&'static str] = &[$(stringify!($arg)),*];
+    };
+}
+pub(crate) use signature;

@@ -24,7 +24,7 @@ mod storage;
 
 pub(crate) use apply::{apply, apply_inplace, apply_kernel};
 pub(crate) use candle::{candle_op, custom_op};
-pub(crate) use kernels::kernels;
+pub(crate) use kernels::{kernels, signature};
 pub(crate) use multi::{apply_multi, MultiOp};
 pub(crate) use storage::{with_storages, KernelStorage};
 
@@ -87,11 +87,15 @@ pub(crate) trait Op: Send + Sync + 'static {
     const NAME: &'static str;
     /// What errors call the arguments, in order. A call may leave out the last ones.
     const ARGS: &'static [&'static str];
+    /// Whether all arguments are of one floating-point dtype, which is then checked before [`Op::check`].
+    const FLOATS: bool = true;
 
     /// Accepts or refuses a call. It runs once per call, by whatever route, before any kernel; it must refuse every
     /// combination of shapes, dtypes and fields of the op for which a kernel would read or write out of bounds.
     /// Errors begin with `name`, the function that was called.
-    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()>;
+    fn check(&self, _name: &'static str, _args: &[Spec<'_>]) -> Result<()> {
+        Ok(())
+    }
 
     /// The result on the CPU.
     fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage>;
@@ -127,7 +131,7 @@ pub(crate) trait InplaceOp: Op {
 
     /// As [`Op::check`], for the in-place form. Where it refuses more, it must call [`Op::check`] itself.
     fn check_inplace(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        self.check(name, args)
+        Op::check(self, name, args)
     }
 }
 
@@ -138,6 +142,14 @@ pub(crate) fn grads(inputs: &[&Tensor], of: &[&dyn Fn() -> Result<Tensor>]) -> G
         input.track_op().then(grad).transpose()
     };
     inputs.iter().zip(of).map(grad).collect()
+}
+
+/// All checks of a call of an op, as kernels rely on them.
+pub(crate) fn check<O: Op>(op: &O, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
+    if O::FLOATS {
+        check::same_floats(name, O::ARGS, args)?;
+    }
+    op.check(name, args)
 }
 
 /// The checks' view of tensors.

@@ -16,7 +16,7 @@
 //! gradients of all inputs in one call of [`MultiOp::bwd`] and leaves them there, and each `Inputs` passes its own on.
 //! A backward pass runs on one thread, so the mailbox is kept per thread: two threads may go through one graph at once.
 
-use super::{specs, with_storages, Args, Grads, Op, OpResult, OpResults, Spec};
+use super::{signature, specs, with_storages, Args, Grads, Op, OpResult, OpResults, Spec};
 use crate::check;
 use candle_core::op::BackpropOp;
 #[cfg(feature = "metal")]
@@ -165,11 +165,9 @@ impl Mailbox {
 /// What a token's op needs: nothing is checked or computed, one element is returned.
 macro_rules! token_op {
     ($bwd:item) => {
-        const NAME: &'static str = "token";
-        const ARGS: &'static [&'static str] = &[];
-        fn check(&self, _: &'static str, _: &[Spec<'_>]) -> Result<()> {
-            Ok(())
-        }
+        signature!("token"());
+        const FLOATS: bool = false;
+
         fn cpu(&self, _: Args<CpuStorage>) -> OpResult<CpuStorage> {
             Ok((CpuStorage::F32(vec![0.0]), 1.into()))
         }
@@ -262,11 +260,9 @@ impl Output {
 }
 
 impl Op for Output {
-    const NAME: &'static str = "output";
-    const ARGS: &'static [&'static str] = &[];
-    fn check(&self, _: &'static str, _: &[Spec<'_>]) -> Result<()> {
-        Ok(())
-    }
+    signature!("output"());
+    const FLOATS: bool = false;
+
     fn cpu(&self, _: Args<CpuStorage>) -> OpResult<CpuStorage> {
         match self.take() {
             Some((Storage::Cpu(storage), shape)) => Ok((storage, shape)),

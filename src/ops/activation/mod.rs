@@ -6,7 +6,7 @@ mod metal;
 
 pub use crate::act::Act;
 use crate::check;
-use crate::op::{self, custom_op, kernels, Grads, InplaceOp, Op, Spec};
+use crate::op::{self, custom_op, kernels, signature, Grads, InplaceOp, Op, Spec};
 use candle_core::{DType, Result, Tensor};
 
 const NAME: &str = "activation";
@@ -99,12 +99,7 @@ pub struct Activation(pub Act);
 custom_op!(Activation: CustomOp1, InplaceOp1);
 
 impl Op for Activation {
-    const NAME: &'static str = NAME;
-    const ARGS: &'static [&'static str] = &["x"];
-
-    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)
-    }
+    signature!(NAME(x));
     kernels!(self, args => device::forward(self.0, args[0]));
     fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
         let dx = grad_through_act(self.0, g, || Ok(inputs[0].clone()))?;
@@ -136,11 +131,9 @@ pub(crate) fn grad_through_act(
 struct ActivationBwd(Act);
 
 impl Op for ActivationBwd {
-    const NAME: &'static str = "activation_bwd";
-    const ARGS: &'static [&'static str] = &["x", "grad_out"];
+    signature!("activation_bwd"(x, grad_out));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
         check::same_shape(name, args[0], "grad_out", args[1])
     }
     kernels!(self, args => device::backward(self.0, args[0], args[1]));

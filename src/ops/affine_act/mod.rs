@@ -11,7 +11,7 @@ use super::activation::{self, grad_through_act, Act};
 use super::binary_act::mul_act;
 use super::reduce::sum_to;
 use crate::check;
-use crate::op::{self, custom_op, kernels, Grads, InplaceOp, Op, Spec};
+use crate::op::{self, custom_op, kernels, signature, Grads, InplaceOp, Op, Spec};
 use candle_core::{Result, Tensor};
 
 const NAME: &str = "affine_act";
@@ -44,11 +44,9 @@ pub struct AffineAct(pub Act);
 custom_op!(AffineAct: CustomOp3, InplaceOp3);
 
 impl Op for AffineAct {
-    const NAME: &'static str = NAME;
-    const ARGS: &'static [&'static str] = &["x", "scale", "bias"];
+    signature!(NAME(x, scale, bias));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
         check::broadcasts(name, args[0], "scale", args[1])?;
         check::broadcasts(name, args[0], "bias", args[2])
     }

@@ -11,7 +11,7 @@ use super::activation::{self, Act, STOCK_MOST};
 use super::reduce::sum_to;
 use crate::check;
 use crate::layout::as_vector;
-use crate::op::{self, custom_op, kernels, Grads, InplaceOp, Op, Spec};
+use crate::op::{self, custom_op, kernels, signature, Grads, InplaceOp, Op, Spec};
 use candle_core::{DType, Layout, Result, Shape, Tensor};
 
 const NAME: &str = "binary_act";
@@ -80,7 +80,7 @@ pub fn bias_act_inplace(x: &Tensor, bias: &Tensor, act: Act) -> Result<()> {
 fn check_bias(name: &'static str, x: &Tensor, bias: &Tensor) -> Result<()> {
     check::same_device(name, &["x", "bias"], &[x, bias])?;
     check::same_floats(name, &["x", "bias"], &[x.into(), bias.into()])?;
-    check::has_dims(name, x)?;
+    check::has_dims(name, x.layout())?;
     check::vector(name, "bias", bias, x.dims()[x.rank() - 1], "last dim")
 }
 
@@ -131,11 +131,9 @@ pub struct BinaryAct {
 custom_op!(BinaryAct: CustomOp2, InplaceOp2);
 
 impl Op for BinaryAct {
-    const NAME: &'static str = NAME;
-    const ARGS: &'static [&'static str] = &["x", "y"];
+    signature!(NAME(x, y));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
         check::broadcasts(name, args[0], "y", args[1])
     }
     kernels!(self, args => device::forward(*self, args[0], args[1]));
@@ -178,11 +176,9 @@ impl BinaryActBwd {
 }
 
 impl Op for BinaryActBwd {
-    const NAME: &'static str = "binary_act_bwd";
-    const ARGS: &'static [&'static str] = &["x", "y", "grad_out"];
+    signature!("binary_act_bwd"(x, y, grad_out));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
         check::broadcasts(name, args[0], "y", args[1])?;
         check::same_shape(name, args[0], "grad_out", args[2])
     }

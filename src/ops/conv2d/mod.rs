@@ -24,7 +24,7 @@ use super::matmul_act::linear_act;
 use super::reduce::sum_last_dim;
 use crate::act::Act;
 use crate::check;
-use crate::op::{self, custom_op, kernels, Arg, Grads, Op, Spec};
+use crate::op::{self, custom_op, kernels, signature, Arg, Grads, Op, Spec};
 use candle_core::{DType, Device, Result, Tensor};
 use shape::Conv2dShape;
 use std::sync::Arc;
@@ -221,11 +221,9 @@ impl Op for Conv2d {
 struct WeightGrad(Conv2dShape);
 
 impl Op for WeightGrad {
-    const NAME: &'static str = "conv2d_bwd_weight";
-    const ARGS: &'static [&'static str] = &["x", "grad_out"];
+    signature!("conv2d_bwd_weight"(x, grad_out));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
         let expected = [self.0.x_shape(), self.0.y_shape()];
         for ((arg, expected), argument) in args.iter().zip(expected).zip(Self::ARGS) {
             if *arg.shape() != expected {

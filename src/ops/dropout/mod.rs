@@ -11,7 +11,7 @@ mod metal;
 
 use super::activation::{self, grad_through_act, Act};
 use crate::check;
-use crate::op::{self, custom_op, kernels, Grads, InplaceOp, Op, Spec};
+use crate::op::{self, custom_op, kernels, signature, Grads, InplaceOp, Op, Spec};
 use candle_core::{Result, Tensor};
 
 const NAME: &str = "dropout";
@@ -54,13 +54,8 @@ pub fn relu_dropout_inplace(x: &Tensor, p: f32, seed: u64) -> Result<()> {
 }
 
 fn check_p(name: &'static str, p: f32) -> Result<()> {
-    match (0.0..1.0).contains(&p) {
-        true => Ok(()),
-        false => Err(check::error(
-            name,
-            format_args!("got p = {p}, expected 0 ≤ p < 1"),
-        )),
-    }
+    let message = format_args!("got p = {p}, expected 0 ≤ p < 1");
+    check::ensure((0.0..1.0).contains(&p), name, message)
 }
 
 /// [`dropout`] and [`relu_dropout`] as a CustomOp, out of place and in place.
@@ -77,11 +72,9 @@ pub struct Dropout {
 custom_op!(Dropout: CustomOp1, InplaceOp1);
 
 impl Op for Dropout {
-    const NAME: &'static str = NAME;
-    const ARGS: &'static [&'static str] = &["x"];
+    signature!(NAME(x));
 
-    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
+    fn check(&self, name: &'static str, _: &[Spec<'_>]) -> Result<()> {
         check_p(name, self.p)
     }
     kernels!(self, args => device::forward(*self, args[0]));
@@ -113,11 +106,9 @@ pub struct DropoutAdd {
 custom_op!(DropoutAdd: CustomOp2);
 
 impl Op for DropoutAdd {
-    const NAME: &'static str = "dropout_add";
-    const ARGS: &'static [&'static str] = &["x", "residual"];
+    signature!("dropout_add"(x, residual));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
         check::same_shape(name, args[0], "residual", args[1])?;
         check_p(name, self.p)
     }

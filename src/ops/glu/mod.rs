@@ -8,7 +8,7 @@ mod metal;
 
 use super::activation::{self, Act};
 use crate::check;
-use crate::op::{self, custom_op, kernels, Grads, InplaceOp, Op, Spec};
+use crate::op::{self, custom_op, kernels, signature, Grads, InplaceOp, Op, Spec};
 use candle_core::{Layout, Result, Shape, Tensor, D};
 
 const NAME: &str = "glu";
@@ -77,11 +77,9 @@ pub struct Glu(pub Act);
 custom_op!(Glu: CustomOp2, InplaceOp2);
 
 impl Op for Glu {
-    const NAME: &'static str = NAME;
-    const ARGS: &'static [&'static str] = &["gate", "up"];
+    signature!(NAME(gate, up));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
         check::same_shape(name, args[0], "up", args[1])
     }
     kernels!(self, args => device::forward(self.0, args[0], args[1]));
@@ -105,11 +103,9 @@ pub struct GluPacked(pub Act);
 custom_op!(GluPacked: CustomOp1);
 
 impl Op for GluPacked {
-    const NAME: &'static str = "glu_packed";
-    const ARGS: &'static [&'static str] = &["x"];
+    signature!("glu_packed"(x));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
         halved(name, args[0].layout).map(drop)
     }
     kernels!(self, args => {
@@ -144,11 +140,9 @@ fn halved(name: &str, x: &Layout) -> Result<Shape> {
 struct GluBwd(Act);
 
 impl Op for GluBwd {
-    const NAME: &'static str = "glu_bwd";
-    const ARGS: &'static [&'static str] = &["gate", "up", "grad_out"];
+    signature!("glu_bwd"(gate, up, grad_out));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
         check::same_shape(name, args[0], "up", args[1])?;
         check::same_shape(name, args[0], "grad_out", args[2])
     }
@@ -163,13 +157,11 @@ impl Op for GluBwd {
 struct GluPackedBwd(Act);
 
 impl Op for GluPackedBwd {
-    const NAME: &'static str = "glu_packed_bwd";
-    const ARGS: &'static [&'static str] = &["x", "grad_out"];
+    signature!("glu_packed_bwd"(x, grad_out));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
         let half = halved(name, args[0].layout)?;
-        check::has_shape(name, "grad_out", args[1], half.dims())
+        check::has_shape(name, "grad_out", args[1].layout, half.dims())
     }
     kernels!(self, args => {
         let dx = device::backward_packed(self.0, args[0], args[1])?;

@@ -12,7 +12,7 @@ mod metal;
 use super::affine_norm::{self, vectors, with_args, AffineBwd};
 use super::row_norm::{reference_layer, widened};
 use crate::check;
-use crate::op::{self, custom_op, kernels, Grads, InplaceOp, Op, Spec};
+use crate::op::{self, custom_op, kernels, signature, Grads, InplaceOp, Op, Spec};
 use candle_core::{Layout, Result, Tensor};
 
 const NAME: &str = "group_norm";
@@ -106,11 +106,9 @@ impl Extent {
 custom_op!(GroupNorm: CustomOp1, CustomOp2, CustomOp3, InplaceOp1, InplaceOp2, InplaceOp3);
 
 impl Op for GroupNorm {
-    const NAME: &'static str = NAME;
-    const ARGS: &'static [&'static str] = &["x", "weight", "bias"];
+    signature!(NAME(x, weight, bias));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
         check::eps(name, self.eps.into())?;
         let (groups, shape) = (self.num_groups, args[0].shape());
         let &[_, channels, ..] = shape.dims() else {

@@ -9,7 +9,7 @@ pub(crate) mod metal;
 
 use crate::check;
 use crate::layout::as_vector;
-use crate::op::{self, custom_op, kernels, Grads, Op, Spec};
+use crate::op::{self, custom_op, kernels, signature, Grads, Op, Spec};
 use candle_core::{Layout, Result, Shape, Tensor, D};
 
 const NAME: &str = "linear";
@@ -63,35 +63,26 @@ pub(crate) fn check_args(op: &str, x: &Tensor, w: &Tensor, bias: Option<&Tensor>
 
 /// The shapes of x `[.., in]`, W `[out, in]` and bias `[out]`.
 pub(crate) fn check_layouts(op: &str, x: &Layout, w: &Layout, bias: Option<&Layout>) -> Result<()> {
-    let Some(&last) = x.dims().last() else {
-        return Err(check::error(
-            op,
-            "got a scalar (rank 0), expected rank 1 or more",
-        ));
-    };
+    check::has_dims(op, x)?;
+    let last = x.dims()[x.dims().len() - 1];
     match *w.dims() {
         [out, cols] if cols == last => {
             check::fits_in_memory(op, "the result", output_shape(x, out).dims())?;
             check_bias(op, out, bias)
         }
-        _ => {
-            let shape = w.shape();
-            let message = format!(
+        ref shape => Err(check::error(
+            op,
+            format_args!(
                 "got weight of shape {shape:?}, expected [out, {last}] for x's last dim of {last}"
-            );
-            Err(check::error(op, message))
-        }
+            ),
+        )),
     }
 }
 
 pub(crate) fn check_bias(op: &str, out: usize, bias: Option<&Layout>) -> Result<()> {
     match bias {
-        Some(bias) if bias.dims() != [out] => {
-            let shape = bias.shape();
-            let message = format!("got bias of shape {shape:?}, expected [{out}]");
-            Err(check::error(op, message))
-        }
-        _ => Ok(()),
+        Some(bias) => check::has_shape(op, "bias", bias, &[out]),
+        None => Ok(()),
     }
 }
 
@@ -121,11 +112,9 @@ impl Default for Linear {
 custom_op!(Linear: CustomOp2, CustomOp3);
 
 impl Op for Linear {
-    const NAME: &'static str = NAME;
-    const ARGS: &'static [&'static str] = &["x", "weight", "bias"];
+    signature!(NAME(x, weight, bias));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
         let bias = args.get(2).map(|bias| bias.layout);
         check_layouts(name, args[0].layout, args[1].layout, bias)
     }

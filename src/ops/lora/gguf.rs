@@ -29,7 +29,7 @@ pub(super) fn check_args(
     bias: Option<&Tensor>,
 ) -> Result<usize> {
     check::is_float(name, x)?;
-    check::has_dims(name, x)?;
+    check::has_dims(name, x.layout())?;
     let last = x.dim(D::Minus1)?;
     let (got, expected) = (w.device().location(), x.device().location());
     if got != expected {

@@ -23,7 +23,7 @@ pub(crate) use up::up_add;
 use super::dropout;
 use super::linear::{self, flatten_rows, frozen_product, linear};
 use crate::check;
-use crate::op::{self, custom_op, kernels, Grads, Op, Spec};
+use crate::op::{self, custom_op, kernels, signature, Grads, Op, Spec};
 use candle_core::{DType, Result, Tensor};
 
 const NAME: &str = "lora";
@@ -172,8 +172,7 @@ pub struct Lora {
 custom_op!(Lora: CustomOp3);
 
 impl Op for Lora {
-    const NAME: &'static str = NAME;
-    const ARGS: &'static [&'static str] = &["x", "a", "b"];
+    signature!(NAME(x, a, b));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
         check_base(name, args, &self.weight, self.bias.as_ref())?;

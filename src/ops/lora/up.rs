@@ -4,7 +4,7 @@
 use super::metal;
 use super::{cpu, NAME};
 use crate::check;
-use crate::op::{self, kernels, Grads, Op, Spec};
+use crate::op::{self, kernels, signature, Grads, Op, Spec};
 use crate::ops::linear::{self, grad_weight, grad_x};
 use candle_core::{Result, Tensor};
 
@@ -18,11 +18,9 @@ struct UpAdd {
 }
 
 impl Op for UpAdd {
-    const NAME: &'static str = NAME;
-    const ARGS: &'static [&'static str] = &["base", "u", "b"];
+    signature!(NAME(base, u, b));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
         let (base, u, b) = (args[0], args[1], args[2]);
         linear::check_layouts(name, u.layout, b.layout, None)?;
         let (got, expected) = (base.shape(), linear::output_shape(u.layout, b.dims()[0]));

@@ -11,7 +11,7 @@ mod routes;
 use super::linear::{self, flatten_rows, output_shape};
 use super::lora::{check_base, check_factors, with_bias};
 use crate::check;
-use crate::op::{self, custom_op, kernels, Args, Grads, Op, Spec};
+use crate::op::{self, custom_op, kernels, signature, Args, Grads, Op, Spec};
 use candle_core::{Result, Shape, Tensor};
 use routes::Routes;
 use std::sync::Arc;
@@ -92,8 +92,7 @@ impl LoraGather {
 custom_op!(LoraGather: CustomOp3);
 
 impl Op for LoraGather {
-    const NAME: &'static str = NAME;
-    const ARGS: &'static [&'static str] = &["x", "a", "b"];
+    signature!(NAME(x, a, b));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
         check_base(name, args, &self.weight, self.bias.as_ref())?;
@@ -150,11 +149,9 @@ fn check_stack(name: &'static str, a: &[usize]) -> Result<()> {
 struct Down(Arc<Routes>);
 
 impl Op for Down {
-    const NAME: &'static str = NAME;
-    const ARGS: &'static [&'static str] = &["x", "a"];
+    signature!(NAME(x, a));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
         let (x, a) = (args[0].dims(), args[1].dims());
         check_stack(name, a)?;
         check_factors(name, x, 0, a, &[a[0], 0, a[1]])?;
@@ -178,11 +175,9 @@ impl Outer {
 }
 
 impl Op for Outer {
-    const NAME: &'static str = NAME;
-    const ARGS: &'static [&'static str] = &["p", "q"];
+    signature!(NAME(p, q));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
         let (p, q) = (args[0].dims(), args[1].dims());
         if p.len() != 2 || q.len() != 2 {
             let message = format!("got p of shape {p:?} and q of {q:?}, expected matrices");

@@ -13,7 +13,7 @@ use super::linear::{check_args as check_linear, check_bias, column_sums, flatten
 use super::reduce::sum_to;
 use crate::check;
 use crate::layout::as_vector;
-use crate::op::{self, custom_op, kernels, Grads, Op, Spec};
+use crate::op::{self, custom_op, kernels, signature, Grads, Op, Spec};
 use candle_core::{Layout, Result, Shape, Tensor, D};
 
 const NAME: &str = "matmul_act";
@@ -134,11 +134,9 @@ pub struct MatmulAct(pub Act);
 custom_op!(MatmulAct: CustomOp2, CustomOp3);
 
 impl Op for MatmulAct {
-    const NAME: &'static str = NAME;
-    const ARGS: &'static [&'static str] = &["x", "y", "bias"];
+    signature!(NAME(x, y, bias));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
         let bias = args.get(2).map(|bias| bias.layout);
         output_shape(name, args[0].layout, args[1].layout, bias).map(drop)
     }

@@ -12,7 +12,7 @@ mod metal;
 use super::linear::{self, column_sums, output_shape};
 use super::packed::{self, WeightArgs};
 use crate::check;
-use crate::op::{self, custom_op, kernels, Grads, Op, Spec};
+use crate::op::{self, custom_op, kernels, signature, Grads, Op, Spec};
 use crate::quant::{Quantized, ScaleScope};
 use candle_core::{DType, Result, Tensor};
 
@@ -100,12 +100,10 @@ struct MixedMatmulT {
 }
 
 impl Op for MixedMatmulT {
-    const NAME: &'static str = NAME;
-    const ARGS: &'static [&'static str] = &["x"];
+    signature!(NAME(x));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
         check_weight(name, &self.weight)?;
-        check::same_floats(name, Self::ARGS, args)?;
         match (args[0].dims().last(), self.weight.shape().dims()) {
             (Some(last), &[out, cols]) if *last == out => {
                 let shape = output_shape(args[0].layout, cols);

@@ -10,7 +10,7 @@ use crate::metal::mps::{
     is_supported, session, Matrix, MpsSession, Multiplication, Product, VectorMultiplication, Way,
 };
 use crate::metal::{alloc, finish, Operand};
-use crate::op::{self, custom_op, Args, Grads, Op, OpResult, Spec};
+use crate::op::{self, custom_op, signature, Args, Grads, Op, OpResult, Spec};
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, DType, Layout, MetalDevice, MetalStorage, Result, Shape, Tensor};
 use candle_metal_kernels::metal::Buffer;
@@ -51,8 +51,8 @@ pub struct MpsMatmul;
 custom_op!(MpsMatmul: CustomOp2);
 
 impl Op for MpsMatmul {
-    const NAME: &'static str = NAME;
-    const ARGS: &'static [&'static str] = &["x", "y"];
+    signature!(NAME(x, y));
+    const FLOATS: bool = false;
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
         check_dtypes(name, Self::ARGS, args)?;

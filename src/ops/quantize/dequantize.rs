@@ -4,7 +4,7 @@
 use super::metal;
 use super::{cpu, reference_dequantize, Levels, Quantized, ScaleScope, Scheme};
 use crate::check;
-use crate::op::{self, custom_op, kernels, Grads, Op, Spec};
+use crate::op::{self, custom_op, kernels, signature, Grads, Op, Spec};
 use crate::ops::reduce::{sum_last_dim, sum_to};
 use candle_core::{DType, Result, Shape, Tensor};
 
@@ -61,8 +61,8 @@ pub struct Dequantize {
 custom_op!(Dequantize: CustomOp2, CustomOp3);
 
 impl Op for Dequantize {
-    const NAME: &'static str = NAME;
-    const ARGS: &'static [&'static str] = &["codes", "scales", "offsets"];
+    signature!(NAME(codes, scales, offsets));
+    const FLOATS: bool = false;
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
         self.check_dtype(name)?;

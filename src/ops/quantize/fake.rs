@@ -5,7 +5,7 @@ use super::metal;
 use super::Scheme;
 use super::{check_x, cpu, reference};
 use crate::check;
-use crate::op::{self, custom_op, kernels, Grads, Op, Spec};
+use crate::op::{self, custom_op, kernels, signature, Grads, Op, Spec};
 use candle_core::{Result, Tensor};
 
 /// `dequantize(quantize(x))` in one pass, with the straight-through gradient `dx = g`.
@@ -41,8 +41,7 @@ pub struct FakeQuantize {
 custom_op!(FakeQuantize: CustomOp1);
 
 impl Op for FakeQuantize {
-    const NAME: &'static str = "fake_quantize";
-    const ARGS: &'static [&'static str] = &["x"];
+    signature!("fake_quantize"(x));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
         check_x(name, &self.scheme, args[0])
@@ -67,8 +66,7 @@ impl Op for FakeQuantize {
 struct ClipGrad(Scheme);
 
 impl Op for ClipGrad {
-    const NAME: &'static str = "fake_quantize";
-    const ARGS: &'static [&'static str] = &["x", "g"];
+    signature!("fake_quantize"(x, g));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
         check_x(name, &self.0, args[0])?;

@@ -12,7 +12,7 @@ mod metal;
 mod tests;
 
 use crate::check;
-use crate::op::{self, custom_op, kernels, Grads, Op, Spec};
+use crate::op::{self, custom_op, kernels, signature, Grads, Op, Spec};
 use candle_core::{DType, Result, Shape, Tensor, D};
 
 const NAME: &str = "reduce";
@@ -116,21 +116,18 @@ pub struct Reduce {
 custom_op!(Reduce: CustomOp1);
 
 impl Op for Reduce {
-    const NAME: &'static str = NAME;
-    const ARGS: &'static [&'static str] = &["x"];
+    signature!(NAME(x));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
         if self.over == Over::LastDim {
-            check::has_dims(name, args[0])?;
+            check::has_dims(name, args[0].layout)?;
         }
         let shape = args[0].shape();
-        if self.reduction == Reduction::Max && shape.elem_count() == 0 {
-            let message =
-                format!("got x of shape {shape:?}, expected elements to take the maximum of");
-            return Err(check::error(name, message));
-        }
-        Ok(())
+        check::ensure(
+            self.reduction != Reduction::Max || shape.elem_count() > 0,
+            name,
+            format_args!("got x of shape {shape:?}, expected elements to take the maximum of"),
+        )
     }
     kernels!(self, args => device::forward(*self, args[0]));
     fn bwd(&self, inputs: &[&Tensor], y: &Tensor, g: &Tensor) -> Grads {
@@ -160,17 +157,15 @@ impl Op for Reduce {
 struct MaxBwd(Over);
 
 impl Op for MaxBwd {
-    const NAME: &'static str = "reduce_bwd";
-    const ARGS: &'static [&'static str] = &["x", "y", "grad_out"];
+    signature!("reduce_bwd"(x, y, grad_out));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
         if self.0 == Over::LastDim {
-            check::has_dims(name, args[0])?;
+            check::has_dims(name, args[0].layout)?;
         }
         let reduced = self.0.shape(args[0].shape());
-        check::has_shape(name, "y", args[1], reduced.dims())?;
-        check::has_shape(name, "grad_out", args[2], reduced.dims())
+        check::has_shape(name, "y", args[1].layout, reduced.dims())?;
+        check::has_shape(name, "grad_out", args[2].layout, reduced.dims())
     }
     kernels!(self, args => device::max_backward(self.0, args[0], args[1], args[2]));
 }
@@ -215,11 +210,9 @@ fn sum_middle(x: &Tensor) -> Result<Tensor> {
 struct SumMiddle;
 
 impl Op for SumMiddle {
-    const NAME: &'static str = "reduce_columns";
-    const ARGS: &'static [&'static str] = &["x"];
+    signature!("reduce_columns"(x));
 
-    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
+    fn check(&self, _: &'static str, args: &[Spec<'_>]) -> Result<()> {
         args[0].shape().dims3().map(drop)
     }
     kernels!(self, args => device::sum_middle(args[0]));

@@ -20,7 +20,7 @@ pub use residual::{add_layer_norm, add_rms_norm};
 
 use super::affine_norm::{self, vectors, with_args, AffineBwd};
 use crate::check;
-use crate::op::{self, custom_op, kernels, Grads, InplaceOp, Op, Spec};
+use crate::op::{self, custom_op, kernels, signature, Grads, InplaceOp, Op, Spec};
 use candle_core::{DType, Result, Tensor, D};
 
 /// What a row is divided by.
@@ -167,12 +167,10 @@ impl RowNorm {
 }
 
 impl Op for RowNorm {
-    const NAME: &'static str = "row_norm";
-    const ARGS: &'static [&'static str] = &["x", "weight", "bias"];
+    signature!("row_norm"(x, weight, bias));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
-        check::has_dims(name, args[0])?;
+        check::has_dims(name, args[0].layout)?;
         check::eps(name, self.eps.into())?;
         let cols = args[0].dims()[args[0].rank() - 1];
         // The last first: a weight of ones may have been made for the bias.

@@ -5,7 +5,7 @@ use super::grad_x;
 #[cfg(feature = "metal")]
 use super::metal;
 use crate::check;
-use crate::op::{self, custom_op, kernels, Grads, InplaceOp, Op, Spec};
+use crate::op::{self, custom_op, kernels, signature, Grads, InplaceOp, Op, Spec};
 use crate::ops::reduce;
 use candle_core::{DType, Result, Tensor, D};
 
@@ -66,24 +66,19 @@ pub struct MaskedSoftmax {
 custom_op!(MaskedSoftmax: CustomOp1, CustomOp2, InplaceOp1, InplaceOp2);
 
 impl Op for MaskedSoftmax {
-    const NAME: &'static str = NAME;
-    const ARGS: &'static [&'static str] = &["x", "mask"];
+    signature!(NAME(x, mask));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
-        check::has_dims(name, args[0])?;
-        if self.causal && args[0].rank() < 2 {
-            let message = "got a causal mask for x of rank 1, expected [.., queries, keys]";
-            return Err(check::error(name, message));
-        }
-        match args.get(1) {
-            Some(_) if self.causal => {
-                let message = "got a causal op and a mask, expected one of the two: add −∞ to the mask instead";
-                Err(check::error(name, message))
-            }
-            Some(mask) => check::broadcasts(name, args[0], "mask", *mask),
-            None => Ok(()),
-        }
+        check::has_dims(name, args[0].layout)?;
+        let message = "got a causal mask for x of rank 1, expected [.., queries, keys]";
+        check::ensure(!self.causal || args[0].rank() >= 2, name, message)?;
+        let Some(mask) = args.get(1) else {
+            return Ok(());
+        };
+        let message =
+            "got a causal op and a mask, expected one of the two: add −∞ to the mask instead";
+        check::ensure(!self.causal, name, message)?;
+        check::broadcasts(name, args[0], "mask", *mask)
     }
     kernels!(self, args => device::masked(*self, args[0], args.get(1).copied()));
     fn bwd(&self, inputs: &[&Tensor], y: &Tensor, g: &Tensor) -> Grads {

@@ -12,7 +12,7 @@ mod masked;
 mod metal;
 
 use crate::check;
-use crate::op::{self, custom_op, kernels, Grads, InplaceOp, Op, Spec};
+use crate::op::{self, custom_op, kernels, signature, Grads, InplaceOp, Op, Spec};
 use candle_core::shape::Dim;
 use candle_core::{Result, Shape, Tensor, D};
 
@@ -84,11 +84,9 @@ pub struct Softmax {
 custom_op!(Softmax: CustomOp1, InplaceOp1);
 
 impl Op for Softmax {
-    const NAME: &'static str = NAME;
-    const ARGS: &'static [&'static str] = &["x"];
+    signature!(NAME(x));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
         check_dim(name, self.dim, args[0])
     }
     kernels!(self, args => device::forward(*self, args[0]));
@@ -107,28 +105,17 @@ impl Op for Softmax {
 impl InplaceOp for Softmax {
     fn check_inplace(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
         self.check(name, args)?;
-        match self.dim + 1 == args[0].rank() {
-            true => Ok(()),
-            false => {
-                let (dim, last) = (self.dim, args[0].rank() - 1);
-                let message = format!("got dim {dim} in place, expected the last one, {last}");
-                Err(check::error(name, message))
-            }
-        }
+        let (dim, last) = (self.dim, args[0].rank() - 1);
+        let message = format_args!("got dim {dim} in place, expected the last one, {last}");
+        check::ensure(dim == last, name, message)
     }
     kernels!(in place: self, x, _ => device::forward_inplace(self.log, x));
 }
 
 fn check_dim(name: &'static str, dim: usize, x: Spec<'_>) -> Result<()> {
-    match dim < x.rank() {
-        true => Ok(()),
-        false => {
-            let shape = x.shape();
-            let message =
-                format!("got dim {dim} of x with shape {shape:?}, expected one that x has");
-            Err(check::error(name, message))
-        }
-    }
+    let shape = x.shape();
+    let message = format_args!("got dim {dim} of x with shape {shape:?}, expected one that x has");
+    check::ensure(dim < x.rank(), name, message)
 }
 
 /// The gradient of x, from the output y of the softmax or log_softmax and the gradient of y.
@@ -145,11 +132,9 @@ struct SoftmaxBwd {
 }
 
 impl Op for SoftmaxBwd {
-    const NAME: &'static str = "softmax_bwd";
-    const ARGS: &'static [&'static str] = &["y", "grad_out"];
+    signature!("softmax_bwd"(y, grad_out));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
         check_dim(name, self.dim, args[0])?;
         check::same_shape(name, args[0], "grad_out", args[1])
     }
