@@ -1,7 +1,9 @@
 //! Launches of kernels/activation.metal.
 
 use super::{Act, NAME};
-use crate::metal::{aligned4, alloc, dtype_name, finish, grid, sources, InPlace, Launch, Operand};
+use crate::metal::elementwise::{map, map_in_place, Input};
+use crate::metal::sources::ACTIVATION;
+use crate::metal::{aligned4, dtype_name, Operand};
 use crate::op::{Arg, ArgMut, OpResult};
 use candle_core::backend::BackendStorage;
 use candle_core::{MetalStorage, Result};
@@ -29,63 +31,25 @@ fn kernel(pass: &str, act: Act, x: &MetalStorage) -> Result<String> {
     Ok(format!("{NAME}_{pass}_{}_{dtype}", act.name()))
 }
 
-pub fn forward(act: Act, (x, l): Arg<MetalStorage>) -> OpResult<MetalStorage> {
-    let n = l.shape().elem_count();
-    let out = alloc(x.device(), n, x.dtype())?;
-    if n > 0 {
-        let operand = Operand::contiguous(x, l)?;
-        Launch::new(x.device(), &sources::ACTIVATION, &kernel("fwd", act, x)?)?
-            .input(&operand)
-            .output(&out)
-            .params(&Params::new(act, &[&operand]))
-            .run(grid::elementwise(n, 4))?;
-    }
-    Ok((finish(out, x.device(), n, x.dtype()), l.shape().clone()))
+pub fn forward(act: Act, x: Arg<MetalStorage>) -> OpResult<MetalStorage> {
+    let kernel = kernel("fwd", act, x.0)?;
+    let out = map(&ACTIVATION, &kernel, x, &[], 1, |o| Params::new(act, o))?;
+    Ok((out, x.1.shape().clone()))
 }
 
-pub fn forward_inplace(act: Act, (x, l): ArgMut<MetalStorage>) -> Result<()> {
-    let n = l.shape().elem_count();
-    if n == 0 {
-        return Ok(());
-    }
-    let target = InPlace::new(x, l)?;
-    Launch::new(
-        x.device(),
-        &sources::ACTIVATION,
-        &kernel("inplace", act, x)?,
-    )?
-    .inout(target.operand())
-    .params(&Params::new(act, &[target.operand()]))
-    .run(grid::elementwise(n, 4))?;
-    target.commit()
+pub fn forward_inplace(act: Act, x: ArgMut<MetalStorage>) -> Result<()> {
+    let kernel = kernel("inplace", act, x.0)?;
+    map_in_place(&ACTIVATION, &kernel, x, &[], |o| Params::new(act, o))
 }
 
-pub fn backward(
-    act: Act,
-    (x, xl): Arg<MetalStorage>,
-    (g, gl): Arg<MetalStorage>,
-) -> OpResult<MetalStorage> {
-    let n = xl.shape().elem_count();
-    let out = alloc(x.device(), n, x.dtype())?;
-    if n > 0 {
-        let (xs, gs) = (Operand::contiguous(x, xl)?, Operand::contiguous(g, gl)?);
-        Launch::new(x.device(), &sources::ACTIVATION, &kernel("bwd", act, x)?)?
-            .input(&xs)
-            .input(&gs)
-            .output(&out)
-            .params(&Params::new(act, &[&xs, &gs]))
-            .run(grid::elementwise(n, 4))?;
-    }
-    Ok((finish(out, x.device(), n, x.dtype()), xl.shape().clone()))
+pub fn backward(act: Act, x: Arg<MetalStorage>, g: Arg<MetalStorage>) -> OpResult<MetalStorage> {
+    let kernel = kernel("bwd", act, x.0)?;
+    let params = |o: &[&Operand]| Params::new(act, o);
+    let dx = map(&ACTIVATION, &kernel, x, &[Input::Dense(g)], 1, params)?;
+    Ok((dx, x.1.shape().clone()))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::Params;
-    use crate::metal::mirror::assert_mirrors;
-
-    #[test]
-    fn params_mirror_the_kernel() {
-        assert_mirrors!(Params => "activation" ActivationParams { n, act_param, aligned });
-    }
+crate::metal::mirror::mirrors! {
+    Params => "activation" ActivationParams { n, act_param, aligned }
 }

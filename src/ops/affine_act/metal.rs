@@ -2,12 +2,12 @@
 
 use super::NAME;
 use crate::act::Act;
-use crate::metal::{
-    aligned4, alloc, dtype_name, finish, grid, sources, InPlace, Launch, Operand, Spread,
-};
+use crate::metal::elementwise::{map, map_in_place, Input};
+use crate::metal::sources::AFFINE_ACT;
+use crate::metal::{aligned4, dtype_name, Operand, Spread};
 use crate::op::{self, ArgMut, OpResult};
 use candle_core::backend::BackendStorage;
-use candle_core::{Layout, MetalStorage, Result};
+use candle_core::{MetalStorage, Result};
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -20,13 +20,14 @@ struct Params {
 }
 
 impl Params {
-    fn new(act: Act, x: &Operand, scale: &Operand, bias: &Operand) -> Self {
+    /// The operands are x, scale and bias.
+    fn new(act: Act, operands: &[&Operand]) -> Self {
         Params {
-            n: x.count() as u64,
-            scale: scale.into(),
-            bias: bias.into(),
+            n: operands[0].count() as u64,
+            scale: operands[1].into(),
+            bias: operands[2].into(),
             act_param: act.param(),
-            aligned: aligned4(&[x, scale, bias]),
+            aligned: aligned4(operands),
         }
     }
 }
@@ -38,61 +39,21 @@ fn kernel(pass: &str, act: Act, x: &MetalStorage) -> Result<String> {
 
 type Arg<'a> = op::Arg<'a, MetalStorage>;
 
-fn spread<'a>((t, l): Arg<'a>, x: &Layout) -> Result<Operand<'a>> {
-    Operand::broadcast(t, &l.broadcast_as(x.shape())?)
+pub fn forward(act: Act, x: Arg, scale: Arg, bias: Arg) -> OpResult<MetalStorage> {
+    let (kernel, rest) = (kernel("fwd", act, x.0)?, [scale, bias].map(Input::Spread));
+    let out = map(&AFFINE_ACT, &kernel, x, &rest, 1, |o| Params::new(act, o))?;
+    Ok((out, x.1.shape().clone()))
 }
 
-pub fn forward(act: Act, (x, xl): Arg, scale: Arg, bias: Arg) -> OpResult<MetalStorage> {
-    let n = xl.shape().elem_count();
-    let out = alloc(x.device(), n, x.dtype())?;
-    if n > 0 {
-        let xs = Operand::contiguous(x, xl)?;
-        let (scale, bias) = (spread(scale, xl)?, spread(bias, xl)?);
-        Launch::new(x.device(), &sources::AFFINE_ACT, &kernel("fwd", act, x)?)?
-            .input(&xs)
-            .input(&scale)
-            .input(&bias)
-            .output(&out)
-            .params(&Params::new(act, &xs, &scale, &bias))
-            .run(grid::elementwise(n, 4))?;
-    }
-    Ok((finish(out, x.device(), n, x.dtype()), xl.shape().clone()))
-}
-
-pub fn forward_inplace(
-    act: Act,
-    (x, xl): ArgMut<MetalStorage>,
-    scale: Arg,
-    bias: Arg,
-) -> Result<()> {
-    let n = xl.shape().elem_count();
-    if n == 0 {
-        return Ok(());
-    }
-    let target = InPlace::new(x, xl)?;
-    let (scale, bias) = (spread(scale, xl)?, spread(bias, xl)?);
-    Launch::new(
-        x.device(),
-        &sources::AFFINE_ACT,
-        &kernel("inplace", act, x)?,
-    )?
-    .inout(target.operand())
-    .input(&scale)
-    .input(&bias)
-    .params(&Params::new(act, target.operand(), &scale, &bias))
-    .run(grid::elementwise(n, 4))?;
-    target.commit()
+pub fn forward_inplace(act: Act, x: ArgMut<MetalStorage>, scale: Arg, bias: Arg) -> Result<()> {
+    let (kernel, rest) = (
+        kernel("inplace", act, x.0)?,
+        [scale, bias].map(Input::Spread),
+    );
+    map_in_place(&AFFINE_ACT, &kernel, x, &rest, |o| Params::new(act, o))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::Params;
-    use crate::metal::mirror::assert_mirrors;
-
-    #[test]
-    fn params_mirror_the_kernel() {
-        assert_mirrors!(Params => "affine_act" AffineActParams {
-            n, scale, bias, act_param, aligned
-        });
-    }
+crate::metal::mirror::mirrors! {
+    Params => "affine_act" AffineActParams { n, scale, bias, act_param, aligned }
 }

@@ -1,12 +1,12 @@
 //! Launches of kernels/binary_act.metal.
 
 use super::{BinaryAct, BinaryOp, NAME};
-use crate::metal::{
-    aligned4, alloc, dtype_name, finish, grid, sources, InPlace, Launch, Operand, Spread,
-};
+use crate::metal::elementwise::{map, map_in_place, Input};
+use crate::metal::sources::BINARY_ACT;
+use crate::metal::{aligned4, dtype_name, Operand, Spread};
 use crate::op::{self, ArgMut, OpResult};
 use candle_core::backend::BackendStorage;
-use candle_core::{Layout, MetalStorage, Result};
+use candle_core::{MetalStorage, Result};
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -18,12 +18,13 @@ struct Params {
 }
 
 impl Params {
-    fn new(op: BinaryAct, y: &Operand, dense: &[&Operand]) -> Self {
+    /// The operands are x, y and perhaps the gradient.
+    fn new(op: BinaryAct, operands: &[&Operand]) -> Self {
         Params {
-            n: dense[0].count() as u64,
-            y: y.into(),
+            n: operands[0].count() as u64,
+            y: operands[1].into(),
             act_param: op.act.param(),
-            aligned: aligned4(dense) & aligned4(&[y]),
+            aligned: aligned4(operands),
         }
     }
 }
@@ -39,67 +40,28 @@ fn kernel(pass: &str, op: BinaryAct, x: &MetalStorage) -> Result<String> {
 
 type Arg<'a> = op::Arg<'a, MetalStorage>;
 
-fn spread<'a>((y, yl): Arg<'a>, x: &Layout) -> Result<Operand<'a>> {
-    Operand::broadcast(y, &yl.broadcast_as(x.shape())?)
+pub fn forward(op: BinaryAct, x: Arg, y: Arg) -> OpResult<MetalStorage> {
+    let (kernel, rest) = (kernel("fwd", op, x.0)?, [Input::Spread(y)]);
+    let out = map(&BINARY_ACT, &kernel, x, &rest, 1, |o| Params::new(op, o))?;
+    Ok((out, x.1.shape().clone()))
 }
 
-pub fn forward(op: BinaryAct, (x, xl): Arg, y: Arg) -> OpResult<MetalStorage> {
-    let n = xl.shape().elem_count();
-    let out = alloc(x.device(), n, x.dtype())?;
-    if n > 0 {
-        let (xs, ys) = (Operand::contiguous(x, xl)?, spread(y, xl)?);
-        Launch::new(x.device(), &sources::BINARY_ACT, &kernel("fwd", op, x)?)?
-            .input(&xs)
-            .input(&ys)
-            .output(&out)
-            .params(&Params::new(op, &ys, &[&xs]))
-            .run(grid::elementwise(n, 4))?;
-    }
-    Ok((finish(out, x.device(), n, x.dtype()), xl.shape().clone()))
+pub fn forward_inplace(op: BinaryAct, x: ArgMut<MetalStorage>, y: Arg) -> Result<()> {
+    let (kernel, rest) = (kernel("inplace", op, x.0)?, [Input::Spread(y)]);
+    map_in_place(&BINARY_ACT, &kernel, x, &rest, |o| Params::new(op, o))
 }
 
-pub fn forward_inplace(op: BinaryAct, (x, xl): ArgMut<MetalStorage>, y: Arg) -> Result<()> {
-    let n = xl.shape().elem_count();
-    if n == 0 {
-        return Ok(());
-    }
-    let (target, ys) = (InPlace::new(x, xl)?, spread(y, xl)?);
-    Launch::new(x.device(), &sources::BINARY_ACT, &kernel("inplace", op, x)?)?
-        .inout(target.operand())
-        .input(&ys)
-        .params(&Params::new(op, &ys, &[target.operand()]))
-        .run(grid::elementwise(n, 4))?;
-    target.commit()
-}
-
-pub fn backward(op: BinaryAct, (x, xl): Arg, y: Arg, (g, gl): Arg) -> Result<MetalStorage> {
-    let n = xl.shape().elem_count();
+pub fn backward(op: BinaryAct, x: Arg, y: Arg, g: Arg) -> Result<MetalStorage> {
     let outputs = match op.op {
         BinaryOp::Add => 1,
         BinaryOp::Mul => 2,
     };
-    let out = alloc(x.device(), outputs * n, x.dtype())?;
-    if n > 0 {
-        let (xs, ys) = (Operand::contiguous(x, xl)?, spread(y, xl)?);
-        let gs = Operand::contiguous(g, gl)?;
-        Launch::new(x.device(), &sources::BINARY_ACT, &kernel("bwd", op, x)?)?
-            .input(&xs)
-            .input(&ys)
-            .input(&gs)
-            .output(&out)
-            .params(&Params::new(op, &ys, &[&xs, &gs]))
-            .run(grid::elementwise(n, 4))?;
-    }
-    Ok(finish(out, x.device(), outputs * n, x.dtype()))
+    let (kernel, rest) = (kernel("bwd", op, x.0)?, [Input::Spread(y), Input::Dense(g)]);
+    let params = |o: &[&Operand]| Params::new(op, o);
+    map(&BINARY_ACT, &kernel, x, &rest, outputs, params)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::Params;
-    use crate::metal::mirror::assert_mirrors;
-
-    #[test]
-    fn params_mirror_the_kernel() {
-        assert_mirrors!(Params => "binary_act" BinaryActParams { n, y, act_param, aligned });
-    }
+crate::metal::mirror::mirrors! {
+    Params => "binary_act" BinaryActParams { n, y, act_param, aligned }
 }

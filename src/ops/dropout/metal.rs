@@ -1,7 +1,9 @@
 //! Launches of kernels/dropout.metal.
 
 use super::{Dropout, DropoutAdd, NAME};
-use crate::metal::{aligned4, alloc, dtype_name, finish, grid, sources, InPlace, Launch, Operand};
+use crate::metal::elementwise::{map, map_in_place, Input};
+use crate::metal::sources::DROPOUT;
+use crate::metal::{aligned4, dtype_name, Operand};
 use crate::op::{Arg, ArgMut, OpResult};
 use crate::philox::Mask;
 use candle_core::backend::BackendStorage;
@@ -31,79 +33,46 @@ impl Params {
     }
 }
 
-fn launch<'a>(variant: &str, x: &'a MetalStorage) -> Result<Launch<'a>> {
+fn kernel(variant: &str, x: &MetalStorage) -> Result<String> {
     let dtype = dtype_name(x.dtype(), NAME)?;
-    Launch::new(
-        x.device(),
-        &sources::DROPOUT,
-        &format!("{NAME}_{variant}_{dtype}"),
-    )
+    Ok(format!("{NAME}_{variant}_{dtype}"))
 }
 
-pub fn forward(op: Dropout, (x, l): Arg<MetalStorage>) -> OpResult<MetalStorage> {
-    let n = l.shape().elem_count();
-    let out = alloc(x.device(), n, x.dtype())?;
-    if n > 0 {
-        let xs = Operand::contiguous(x, l)?;
-        let variant = if op.relu { "fwd_relu" } else { "fwd_identity" };
-        launch(variant, x)?
-            .input(&xs)
-            .output(&out)
-            .params(&Params::new(Mask::new(op.p, op.seed), &[&xs]))
-            .run(grid::elementwise(n, 4))?;
-    }
-    Ok((finish(out, x.device(), n, x.dtype()), l.shape().clone()))
-}
-
-pub fn forward_inplace(op: Dropout, (x, l): ArgMut<MetalStorage>) -> Result<()> {
-    let n = l.shape().elem_count();
-    if n == 0 {
-        return Ok(());
-    }
-    let target = InPlace::new(x, l)?;
-    let variant = if op.relu {
-        "inplace_relu"
+fn act(op: Dropout) -> &'static str {
+    if op.relu {
+        "relu"
     } else {
-        "inplace_identity"
-    };
-    launch(variant, x)?
-        .inout(target.operand())
-        .params(&Params::new(Mask::new(op.p, op.seed), &[target.operand()]))
-        .run(grid::elementwise(n, 4))?;
-    target.commit()
+        "identity"
+    }
+}
+
+pub fn forward(op: Dropout, x: Arg<MetalStorage>) -> OpResult<MetalStorage> {
+    let (kernel, mask) = (
+        kernel(&format!("fwd_{}", act(op)), x.0)?,
+        Mask::new(op.p, op.seed),
+    );
+    let out = map(&DROPOUT, &kernel, x, &[], 1, |o| Params::new(mask, o))?;
+    Ok((out, x.1.shape().clone()))
+}
+
+pub fn forward_inplace(op: Dropout, x: ArgMut<MetalStorage>) -> Result<()> {
+    let kernel = kernel(&format!("inplace_{}", act(op)), x.0)?;
+    let mask = Mask::new(op.p, op.seed);
+    map_in_place(&DROPOUT, &kernel, x, &[], |o| Params::new(mask, o))
 }
 
 pub fn forward_add(
     op: DropoutAdd,
-    (x, xl): Arg<MetalStorage>,
-    (residual, rl): Arg<MetalStorage>,
+    x: Arg<MetalStorage>,
+    residual: Arg<MetalStorage>,
 ) -> OpResult<MetalStorage> {
-    let n = xl.shape().elem_count();
-    let out = alloc(x.device(), n, x.dtype())?;
-    if n > 0 {
-        let (xs, rs) = (
-            Operand::contiguous(x, xl)?,
-            Operand::contiguous(residual, rl)?,
-        );
-        launch("add", x)?
-            .input(&xs)
-            .input(&rs)
-            .output(&out)
-            .params(&Params::new(Mask::new(op.p, op.seed), &[&xs, &rs]))
-            .run(grid::elementwise(n, 4))?;
-    }
-    Ok((finish(out, x.device(), n, x.dtype()), xl.shape().clone()))
+    let (kernel, mask) = (kernel("add", x.0)?, Mask::new(op.p, op.seed));
+    let rest = [Input::Dense(residual)];
+    let out = map(&DROPOUT, &kernel, x, &rest, 1, |o| Params::new(mask, o))?;
+    Ok((out, x.1.shape().clone()))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::Params;
-    use crate::metal::mirror::assert_mirrors;
-
-    #[test]
-    fn params_mirror_the_kernel() {
-        assert_mirrors!(Params => "dropout" DropoutParams {
-            n, seed_low, seed_high, threshold, scale, aligned
-        });
-    }
+crate::metal::mirror::mirrors! {
+    Params => "dropout" DropoutParams { n, seed_low, seed_high, threshold, scale, aligned }
 }

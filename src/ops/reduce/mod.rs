@@ -167,7 +167,7 @@ impl Op for MaxBwd {
         check::has_shape(name, "y", args[1].layout, reduced.dims())?;
         check::has_shape(name, "grad_out", args[2].layout, reduced.dims())
     }
-    kernels!(self, args => device::max_backward(self.0, args[0], args[1], args[2]));
+    kernels!(self, args => device::max_backward(self.0, args));
 }
 
 /// Undoes a broadcast: the sums of `grad` over all dims in which `shape` has been expanded to it.

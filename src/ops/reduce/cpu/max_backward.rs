@@ -6,18 +6,14 @@ use crate::cpu::parallel::{self, Shared};
 use crate::cpu::pieces::{for_each_piece, Pieces};
 use crate::cpu::simd::{dispatch, Kernel, Simd};
 use crate::cpu::{alloc, gather, with_float};
-use crate::op::{Arg, OpResult};
+use crate::op::{Args, OpResult};
 use candle_core::CpuStorage;
 
 /// Longer rows are cut into blocks of this many columns, which threads can share.
 const BLOCK: usize = 64 * 1024;
 
-pub fn max_backward(
-    over: Over,
-    (x, xl): Arg<CpuStorage>,
-    (y, yl): Arg<CpuStorage>,
-    (g, gl): Arg<CpuStorage>,
-) -> OpResult<CpuStorage> {
+pub fn max_backward(over: Over, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+    let ((x, xl), (y, yl), (g, gl)) = (args[0], args[1], args[2]);
     let (rows, cols) = over.split(xl.shape());
     let out = with_float!(NAME, x, |x: &[T]| {
         let x = gather::contiguous(x, xl);
