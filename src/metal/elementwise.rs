@@ -61,10 +61,9 @@ pub(crate) fn map_in_place<P: Copy + 'static>(
     rest: &[Input<'_>],
     params: impl FnOnce(&[&Operand<'_>]) -> P,
 ) -> Result<()> {
-    let device = x.device().clone();
-    update((x, l), |xs| {
+    update((x, l), |x, xs| {
         let rest = operands(rest, l)?;
-        let launch = Launch::new(&device, source, kernel)?.inout(xs);
+        let launch = Launch::new(x.device(), source, kernel)?.inout(xs);
         let params = params(&all(xs, &rest));
         let launch = rest.iter().fold(launch, Launch::input);
         launch.params(&params).run(grid::elementwise(xs.count(), 4))

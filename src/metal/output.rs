@@ -20,16 +20,16 @@ pub(crate) fn build(
     Ok(finish(out, x.device(), count, x.dtype()))
 }
 
-/// Overwrites x: `launch` does it to an operand whose elements are in their places, for [`Launch::inout`](super::Launch::inout).
-/// It is not called where there is nothing to write.
+/// Overwrites x: `launch` gets its storage, and an operand whose elements are in their places for
+/// [`Launch::inout`](super::Launch::inout). It is not called where there is nothing to write.
 pub(crate) fn update(
     (x, l): ArgMut<MetalStorage>,
-    launch: impl FnOnce(&Operand<'_>) -> Result<()>,
+    launch: impl FnOnce(&MetalStorage, &Operand<'_>) -> Result<()>,
 ) -> Result<()> {
     if l.shape().elem_count() == 0 {
         return Ok(());
     }
     let target = InPlace::new(x, l)?;
-    launch(target.operand())?;
+    launch(x, target.operand())?;
     target.commit()
 }

@@ -2,19 +2,10 @@
 
 use crate::check;
 use crate::layout::as_vector;
-pub(crate) use crate::op::Arg;
 use crate::op::{self, Grads, Op, Spec};
 use candle_core::shape::Dim;
 use candle_core::{Result, Tensor};
 use std::sync::{Mutex, PoisonError};
-
-/// Weight and bias, where there are any.
-pub type Vectors<'a, S> = [Option<Arg<'a, S>>; 2];
-
-/// The arguments that follow x.
-pub fn vectors<'a, S>(rest: &[Arg<'a, S>]) -> Vectors<'a, S> {
-    [rest.first().copied(), rest.get(1).copied()]
-}
 
 /// The arguments of a norm of `x` with vectors over dim `dim`. A bias without a weight gets a weight of ones.
 pub fn with_args<R>(

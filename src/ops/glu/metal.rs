@@ -76,10 +76,9 @@ pub fn forward(act: Act, gate: Arg, up: Arg) -> OpResult<MetalStorage> {
 }
 
 pub fn forward_inplace(act: Act, gate: ArgMut<MetalStorage>, (up, ul): Arg) -> Result<()> {
-    update(gate, |gates| {
+    update(gate, |gate, gates| {
         let ups = Operand::contiguous(up, ul)?;
-        // up is of the gate's dtype and on its device.
-        launch("inplace", act, up)?
+        launch("inplace", act, gate)?
             .inout(gates)
             .input(&ups)
             .params(&Params::separate(act, &[gates, &ups]))

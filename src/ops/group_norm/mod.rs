@@ -9,7 +9,7 @@ mod cpu;
 #[cfg(feature = "metal")]
 mod metal;
 
-use super::affine_norm::{self, vectors, with_args, AffineBwd};
+use super::affine_norm::{self, with_args, AffineBwd};
 use super::row_norm::{reference_layer, widened};
 use crate::check;
 use crate::op::{self, custom_op, kernels, signature, Grads, InplaceOp, Op, Spec};
@@ -126,7 +126,7 @@ impl Op for GroupNorm {
         }
         Ok(())
     }
-    kernels!(self, args => device::forward(*self, args[0], vectors(&args[1..])));
+    kernels!(self, args => device::forward(*self, args));
     fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
         affine_norm::gradients(*self, inputs, g)
     }
@@ -137,7 +137,7 @@ impl Op for GroupNorm {
 }
 
 impl InplaceOp for GroupNorm {
-    kernels!(in place: self, x, rest => device::forward_inplace(*self, x, vectors(rest)));
+    kernels!(in place: self, x, rest => device::forward_inplace(*self, x, rest));
 }
 
 impl Op for AffineBwd<GroupNorm> {
@@ -147,7 +147,7 @@ impl Op for AffineBwd<GroupNorm> {
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
         self.check_args(name, args)
     }
-    kernels!(self, args => device::backward(self, args[0], args[1], args.get(2).copied()));
+    kernels!(self, args => device::backward(self, args));
 }
 
 /// The composition of stock ops that [`group_norm`] replaces.

@@ -18,7 +18,7 @@ mod residual;
 
 pub use residual::{add_layer_norm, add_rms_norm};
 
-use super::affine_norm::{self, vectors, with_args, AffineBwd};
+use super::affine_norm::{self, with_args, AffineBwd};
 use crate::check;
 use crate::op::{self, custom_op, kernels, signature, Grads, InplaceOp, Op, Spec};
 use candle_core::{DType, Result, Tensor, D};
@@ -179,7 +179,7 @@ impl Op for RowNorm {
         }
         Ok(())
     }
-    kernels!(self, args => device::forward(*self, args[0], vectors(&args[1..])));
+    kernels!(self, args => device::forward(*self, args));
     fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
         affine_norm::gradients(*self, inputs, g)
     }
@@ -194,7 +194,7 @@ impl Op for RowNorm {
 }
 
 impl InplaceOp for RowNorm {
-    kernels!(in place: self, x, rest => device::forward_inplace(*self, x, vectors(rest)));
+    kernels!(in place: self, x, rest => device::forward_inplace(*self, x, rest));
 }
 
 impl Op for AffineBwd<RowNorm> {
@@ -204,7 +204,7 @@ impl Op for AffineBwd<RowNorm> {
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
         self.check_args(name, args)
     }
-    kernels!(self, args => device::backward(self, args[0], args[1], args.get(2).copied()));
+    kernels!(self, args => device::backward(self, args));
 }
 
 /// The composition of stock ops that [`rms_norm`] replaces.

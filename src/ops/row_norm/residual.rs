@@ -5,7 +5,7 @@
 
 #[cfg(feature = "metal")]
 use super::metal;
-use super::{affine_norm, cpu, vectors, with_args, Kind, RowNorm};
+use super::{affine_norm, cpu, with_args, Kind, RowNorm};
 use crate::check;
 use crate::op::{self, kernels, Grads, MultiOp, Op, Spec};
 use crate::ops::{add_act, Act};
@@ -77,7 +77,7 @@ impl MultiOp for AddNorm {
         self.0.check(name, &[&args[..1], &args[2..]].concat())
     }
     kernels!(many: self, args => {
-        let outputs = device::add(self.0, args[0], args[1], vectors(&args[2..]))?;
+        let outputs = device::add(self.0, args)?;
         Ok(outputs.map(|storage| (storage, args[0].1.shape().clone())).into())
     });
     fn bwd(&self, inputs: &[Tensor], outputs: &[Tensor], grads: &[Option<Tensor>]) -> Grads {

@@ -151,12 +151,12 @@ fn kind(log: bool) -> &'static str {
 }
 
 pub fn forward_inplace(log: bool, (x, l): ArgMut<MetalStorage>) -> Result<()> {
-    let (device, dtype, size) = (x.device().clone(), x.dtype(), rows_and_cols(l.shape()));
-    update((x, l), |x| {
-        let (variant, grid) = variant(size, dtype)?;
-        let rows = (x, RowStrides::contiguous(size[1]));
-        launch(&device, &format!("inplace_{}_{variant}", kind(log)))?
-            .inout(x)
+    let size = rows_and_cols(l.shape());
+    update((x, l), |x, target| {
+        let (variant, grid) = variant(size, x.dtype())?;
+        let rows = (target, RowStrides::contiguous(size[1]));
+        launch(x.device(), &format!("inplace_{}_{variant}", kind(log)))?
+            .inout(target)
             .params(&SoftmaxParams::new(rows, size))
             .run(grid)
     })
@@ -193,15 +193,14 @@ pub fn masked_inplace(
     (x, l): ArgMut<MetalStorage>,
     mask: Option<Arg<MetalStorage>>,
 ) -> Result<()> {
-    let (device, dtype, shape) = (x.device().clone(), x.dtype(), l.shape());
-    let size = rows_and_cols(shape);
-    update((x, l), |x| {
+    let (shape, size) = (l.shape(), rows_and_cols(l.shape()));
+    update((x, l), |x, target| {
         let mask = mask_rows(mask, shape)?;
-        let rows = (x, RowStrides::contiguous(size[1]));
+        let rows = (target, RowStrides::contiguous(size[1]));
         let params = SoftmaxParams::masked(op, rows, mask.as_ref(), shape);
-        let (variant, grid) = variant(size, dtype)?;
+        let (variant, grid) = variant(size, x.dtype())?;
         let kernel = format!("inplace_{}_{variant}", masked_kind(&mask));
-        let launch = launch(&device, &kernel)?.inout(x);
+        let launch = launch(x.device(), &kernel)?.inout(target);
         let launch = mask.iter().fold(launch, |l, mask| l.input(&mask.operand));
         launch.params(&params).run(grid)
     })

@@ -12,24 +12,20 @@ use crate::cpu::row_view::RowView;
 use crate::cpu::simd::Simd;
 use crate::cpu::two_pass::{self, TwoPassRow};
 use crate::cpu::{alloc, with_float};
-use crate::op::{Arg, OpResult};
+use crate::op::{Args, OpResult};
 use crate::ops::affine_norm::AffineBwd;
 use candle_core::CpuStorage;
 use std::ops::Range;
 
 /// dx, dweight and dbias one after the other; of the last two, the first `vectors`.
-pub fn backward(
-    &AffineBwd { norm, vectors }: &AffineBwd<RowNorm>,
-    (x, xl): Arg<CpuStorage>,
-    (g, gl): Arg<CpuStorage>,
-    weight: Option<Arg<CpuStorage>>,
-) -> OpResult<CpuStorage> {
+pub fn backward(op: &AffineBwd<RowNorm>, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+    let (&AffineBwd { norm, vectors }, (x, xl), (g, gl)) = (op, args[0], args[1]);
     let [rows, cols] = rows_and_cols(xl);
     let n = rows * cols + vectors * cols;
     let out = with_float!(norm.name(), x, |x: &[T]| {
         let x = &RowView::new(x, xl);
         let g = &RowView::new(g.as_slice::<T>()?, gl);
-        let [weight, _] = slices::<T>([weight, None])?;
+        let weight = slices::<T>(&args[2..])?;
         let rows_per_sum = rows_per_sum(rows);
         let mut sums = vec![0f32; rows.div_ceil(rows_per_sum) * vectors * cols];
         // SAFETY: x, g and dx have the rows, and `sums` has `vectors` sums for each block of them. dx is written row by
@@ -40,7 +36,7 @@ pub fn backward(
                     norm,
                     x,
                     g,
-                    weight: weight.as_deref(),
+                    weight: weight.first().map(AsRef::as_ref),
                     dx: Shared::new(out),
                     sums: Shared::new(sums.as_mut_ptr()),
                     rows_per_sum,

@@ -8,8 +8,7 @@ use crate::cpu::pieces::{for_each_piece, Pieces};
 use crate::cpu::row_view::RowView;
 use crate::cpu::simd::{dispatch, Kernel, Simd};
 use crate::cpu::{alloc, with_float};
-use crate::op::Arg;
-use crate::ops::affine_norm::Vectors;
+use crate::op::Args;
 use candle_core::{CpuStorage, Result};
 use std::ops::Range;
 
@@ -18,18 +17,14 @@ const BLOCK: usize = 4096;
 /// What an element costs, in the units of [`parallel`]: an addition and a norm.
 const COST: usize = 4;
 
-/// The sum, and its norm.
-pub fn add(
-    norm: RowNorm,
-    (x, xl): Arg<CpuStorage>,
-    (r, rl): Arg<CpuStorage>,
-    vectors: Vectors<CpuStorage>,
-) -> Result<[CpuStorage; 2]> {
+/// The sum, and its norm: of x, residual and the vectors.
+pub fn add(norm: RowNorm, args: Args<CpuStorage>) -> Result<[CpuStorage; 2]> {
+    let ((x, xl), (r, rl)) = (args[0], args[1]);
     let [rows, cols] = rows_and_cols(xl);
     let block = (BLOCK / cols.max(1)).max(1);
     with_float!(norm.name(), x, |x: &[T]| {
         let (x, r) = (&RowView::new(x, xl), &RowView::new(r.as_slice::<T>()?, rl));
-        let vectors = &slices::<T>(vectors)?;
+        let vectors = &slices::<T>(&args[2..])?;
         let mut sum = Vec::new();
         // SAFETY: x and r have the rows; every row of the sum and of its norm is written, by one thread and in this order.
         let normed = unsafe {
