@@ -36,14 +36,17 @@ impl<T: Element> ElementwiseOp<T, 1, 1> for ReluBits {
     }
     #[inline(always)]
     unsafe fn run<S: Simd>(&self, _: S, _: usize, [x]: [*const T; 1], [y]: [*mut T; 1], n: usize) {
-        // The compiler vectorises both loops by itself. One loop for both cases would need a check for overlap at run time.
-        if std::ptr::eq(x, y) {
-            for i in 0..n {
-                *y.add(i) = (*y.add(i)).relu();
-            }
-        } else {
-            for i in 0..n {
-                *y.add(i) = (*x.add(i)).relu();
+        // SAFETY: x and y have n elements. If they are the same memory, an element is read before it is written.
+        unsafe {
+            // The compiler vectorises both loops by itself. One loop for both cases would need a check for overlap at run time.
+            if std::ptr::eq(x, y) {
+                for i in 0..n {
+                    *y.add(i) = (*y.add(i)).relu();
+                }
+            } else {
+                for i in 0..n {
+                    *y.add(i) = (*x.add(i)).relu();
+                }
             }
         }
     }

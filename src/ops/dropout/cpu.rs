@@ -111,19 +111,21 @@ impl<T: Element, A: Around<I>, const I: usize> ElementwiseOp<T, I, 1> for Masked
                     *factor = self.1.factor(index + start + k);
                 }
             }
-            let mut i = 0;
-            while i < len {
+            for i in (0..len).step_by(S::LANES) {
                 let mut args = [s.splat(0.0); I];
-                for (arg, x) in args.iter_mut().zip(&x) {
-                    *arg = T::load_upto(s, x.add(start + i), len - i);
+                // SAFETY: len − i elements of each x and y are left from start + i on. `BLOCK` is a multiple of a vector's
+                // lanes, so that a vector of factors begins at i.
+                unsafe {
+                    for (arg, x) in args.iter_mut().zip(&x) {
+                        *arg = T::load_upto(s, x.add(start + i), len - i);
+                    }
+                    let factor = s.load_f32(factors.as_ptr().add(i));
+                    let kept = s.mul(A::masked(s, args), factor);
+                    // A dropped NaN or infinity is 0.
+                    let dropped = s.eq(factor, s.splat(0.0));
+                    let out = A::out(s, args, s.select(dropped, s.splat(0.0), kept));
+                    T::store_upto(s, y.add(start + i), len - i, out);
                 }
-                // A dropped NaN or infinity is 0.
-                let factor = s.load_f32(factors.as_ptr().add(i));
-                let kept = s.mul(A::masked(s, args), factor);
-                let dropped = s.eq(factor, s.splat(0.0));
-                let out = A::out(s, args, s.select(dropped, s.splat(0.0), kept));
-                T::store_upto(s, y.add(start + i), len - i, out);
-                i += S::LANES;
             }
             start += len;
         }

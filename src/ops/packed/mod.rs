@@ -130,7 +130,7 @@ pub(crate) fn product<S: KernelStorage>(
     name: &'static str,
     w: &Quantized,
     args: Args<S>,
-    forward: fn(&Quantized, WeightArgs<'_, S>, Arg<S>, Option<Arg<S>>) -> Result<S>,
+    forward: impl Fn(&Quantized, WeightArgs<'_, S>, Arg<S>, Option<Arg<S>>) -> Result<S>,
 ) -> OpResult<S> {
     let run = |parts: WeightArgs<'_, S>| forward(w, parts, args[0], args.get(1).copied());
     let out = with_weight(name, w, run)?;

@@ -63,9 +63,12 @@ impl<T: Element> Kernel for PickMax<'_, T> {
 impl<T: Element> Pieces for PickMax<'_, T> {
     #[inline(always)]
     unsafe fn piece<S: Simd, const FULL: bool>(&self, s: S, i: usize, left: usize) {
-        let x = T::load_piece::<S, FULL>(s, self.x.as_ptr().add(i), left);
-        let pick = s.eq(x, s.splat(self.y));
-        let dx = s.select(pick, s.splat(self.g), s.splat(0.0));
-        T::store_piece::<S, FULL>(s, self.out.get().add(i), left, dx);
+        // SAFETY: `run` asks for elements of `x`, and `out` has as many.
+        unsafe {
+            let x = T::load_piece::<S, FULL>(s, self.x.as_ptr().add(i), left);
+            let pick = s.eq(x, s.splat(self.y));
+            let dx = s.select(pick, s.splat(self.g), s.splat(0.0));
+            T::store_piece::<S, FULL>(s, self.out.get().add(i), left, dx);
+        }
     }
 }

@@ -65,17 +65,20 @@ impl<T: Element, const MAX: bool> TwoPassRow for ReduceRow<'_, T, MAX> {
 
     #[inline(always)]
     unsafe fn measure<S: Simd>(&self, s: S, row: usize, cols: Range<usize>) -> f32 {
-        let x = self.x.row(row).add(cols.start);
-        if !MAX {
-            let [sum] = fold(s, Sum, [x], cols.len());
-            return sum;
+        // SAFETY: x has this row, and these columns lie in it.
+        unsafe {
+            let x = self.x.row(row).add(cols.start);
+            if !MAX {
+                let [sum] = fold(s, Sum, [x], cols.len());
+                return sum;
+            }
+            let [max] = fold(s, Max, [x], cols.len());
+            let is_first = cols.start == 0 && !cols.is_empty();
+            if is_first && (*x).widen().is_nan() {
+                return f32::NAN;
+            }
+            max
         }
-        let [max] = fold(s, Max, [x], cols.len());
-        let is_first = cols.start == 0 && !cols.is_empty();
-        if is_first && (*x).widen().is_nan() {
-            return f32::NAN;
-        }
-        max
     }
 
     fn join(&self, a: f32, b: f32) -> f32 {
@@ -89,7 +92,10 @@ impl<T: Element, const MAX: bool> TwoPassRow for ReduceRow<'_, T, MAX> {
 
     #[inline(always)]
     unsafe fn apply<S: Simd>(&self, _: S, row: usize, _: Range<usize>, value: f32) {
-        self.y.get().add(row).write(T::narrow(value * self.scale));
+        // SAFETY: y has an element for each row.
+        unsafe {
+            self.y.get().add(row).write(T::narrow(value * self.scale));
+        }
     }
 }
 

@@ -67,7 +67,7 @@ impl<T: Element> Kernel for AddRows<'_, T> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         for row in self.rows {
-            // SAFETY: the rows exist and have `cols` elements; `add` gives them to one thread.
+            // SAFETY: `add` asks for rows that x, r and the sum have, of `cols` elements, and gives each to one thread.
             unsafe {
                 let sum = AddRow {
                     x: self.x.row(row),
@@ -89,8 +89,11 @@ struct AddRow<T> {
 impl<T: Element> Pieces for AddRow<T> {
     #[inline(always)]
     unsafe fn piece<S: Simd, const FULL: bool>(&self, s: S, i: usize, left: usize) {
-        let x = T::load_piece::<S, FULL>(s, self.x.add(i), left);
-        let r = T::load_piece::<S, FULL>(s, self.r.add(i), left);
-        T::store_piece::<S, FULL>(s, self.sum.add(i), left, s.add(x, r));
+        // SAFETY: the rows have the elements that are asked for.
+        unsafe {
+            let x = T::load_piece::<S, FULL>(s, self.x.add(i), left);
+            let r = T::load_piece::<S, FULL>(s, self.r.add(i), left);
+            T::store_piece::<S, FULL>(s, self.sum.add(i), left, s.add(x, r));
+        }
     }
 }

@@ -71,10 +71,13 @@ fn forward_by_row<T: Element, const LOG: bool>(x: &RowView<T>, size: [usize; 2])
 /// # Safety
 /// `x` and `y` have the rows and columns of `size`. They may be the same memory.
 unsafe fn run_rows<T: Element, const LOG: bool>(x: &RowView<T>, y: Shared<T>, size: [usize; 2]) {
-    if LOG {
-        log_softmax_rows::run(x, y, size)
-    } else {
-        softmax_rows::run(x, y, Plain, size)
+    // SAFETY: the caller's promise is the same.
+    unsafe {
+        if LOG {
+            log_softmax_rows::run(x, y, size)
+        } else {
+            softmax_rows::run(x, y, Plain, size)
+        }
     }
 }
 
@@ -100,9 +103,10 @@ pub fn forward_inplace(log: bool, (x, l): ArgMut<CpuStorage>) -> Result<()> {
         gather::update(x, l, |x: &mut [T]| {
             let y = Shared::new(x.as_mut_ptr());
             // SAFETY: x has the rows, and is used through the pointer alone until they are written.
-            with_log!(log, LOG => unsafe {
-                run_rows::<T, LOG>(&RowView::from_raw(y.get(), size[1]), y, size)
-            })
+            unsafe {
+                let x = RowView::from_raw(y.get(), size[1]);
+                with_log!(log, LOG => run_rows::<T, LOG>(&x, y, size))
+            }
         });
         Ok(())
     })
@@ -172,11 +176,14 @@ unsafe fn run_masked<T: Element>(
     shape: &Shape,
 ) {
     let (size, scale) = (rows_and_cols(shape), op.scale);
-    match &mask {
-        Some(mask) => softmax_rows::run(x, y, Biased { scale, mask }, size),
-        None => {
-            let queries = op.causal.then(|| shape.dims()[shape.rank() - 2]);
-            softmax_rows::run(x, y, Scaled { scale, queries }, size)
+    // SAFETY: the caller's promise is the same.
+    unsafe {
+        match &mask {
+            Some(mask) => softmax_rows::run(x, y, Biased { scale, mask }, size),
+            None => {
+                let queries = op.causal.then(|| shape.dims()[shape.rank() - 2]);
+                softmax_rows::run(x, y, Scaled { scale, queries }, size)
+            }
         }
     }
 }
