@@ -85,13 +85,7 @@ pub fn same_dtype(op: &str, x: DType, name: &str, other: DType) -> Result<()> {
 }
 
 /// `other` (called `name`) has x's shape.
-pub fn same_shape<'a, 'b>(
-    op: &str,
-    x: impl Into<Spec<'a>>,
-    name: &str,
-    other: impl Into<Spec<'b>>,
-) -> Result<()> {
-    let (x, other) = (x.into(), other.into());
+pub fn same_shape(op: &str, x: Spec<'_>, name: &str, other: Spec<'_>) -> Result<()> {
     let (got, expected) = (other.shape(), x.shape());
     let message = format_args!("got {name} of shape {got:?}, expected x's {expected:?}");
     ensure(got == expected, op, message)
@@ -105,13 +99,7 @@ pub fn has_shape(op: &str, name: &str, other: &Layout, expected: &[usize]) -> Re
 }
 
 /// `other` (called `name`) broadcasts to x's shape.
-pub fn broadcasts<'a, 'b>(
-    op: &str,
-    x: impl Into<Spec<'a>>,
-    name: &str,
-    other: impl Into<Spec<'b>>,
-) -> Result<()> {
-    let (x, other) = (x.into(), other.into());
+pub fn broadcasts(op: &str, x: Spec<'_>, name: &str, other: Spec<'_>) -> Result<()> {
     let (dims, to) = (other.dims(), x.dims());
     let tail = &to[to.len().saturating_sub(dims.len())..];
     let fits = |(&d, &to): (&usize, &usize)| d == to || d == 1;

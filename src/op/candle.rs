@@ -31,11 +31,7 @@ macro_rules! candle_op {
 
     (@out $kind:ident ($($s:ident $l:ident $t:ident),+), [$($generics:tt)*], $ty:ty, |$this:ident| ($op:expr, $name:expr)) => {
         impl<$($generics)*> candle_core::$kind for $ty {
-            fn name(&self) -> &'static str {
-                let $this = self;
-                let _ = $this;
-                $name
-            }
+            $crate::op::candle_op!(@name self, $this, $name);
             fn cpu_fwd(
                 &self,
                 $($s: &candle_core::CpuStorage, $l: &candle_core::Layout),+
@@ -67,11 +63,7 @@ macro_rules! candle_op {
 
     (@in $kind:ident ($($s:ident $l:ident),*), [$($generics:tt)*], $ty:ty, |$this:ident| ($op:expr, $name:expr)) => {
         impl<$($generics)*> candle_core::$kind for $ty {
-            fn name(&self) -> &'static str {
-                let $this = self;
-                let _ = $this;
-                $name
-            }
+            $crate::op::candle_op!(@name self, $this, $name);
             fn cpu_fwd(
                 &self,
                 x: &mut candle_core::CpuStorage,
@@ -91,6 +83,14 @@ macro_rules! candle_op {
                 let $this = self;
                 $crate::op::candle::inplace($op, $name, (x, l), &[$(($s, $l)),*])
             }
+        }
+    };
+
+    (@name $self:ident, $this:ident, $name:expr) => {
+        fn name(&$self) -> &'static str {
+            let $this = $self;
+            let _ = $this;
+            $name
         }
     };
 }

@@ -1,8 +1,7 @@
 //! The gradients of norms with an optional weight and bias, all of them from one op.
 
-use crate::check;
 use crate::layout::as_vector;
-use crate::op::{self, Grads, Op, Spec};
+use crate::op::{self, Grads, Op};
 use candle_core::shape::Dim;
 use candle_core::{Result, Tensor};
 use std::sync::{Mutex, PoisonError};
@@ -88,13 +87,18 @@ pub struct AffineBwd<N> {
     pub vectors: usize,
 }
 
-/// What errors call the arguments of [`AffineBwd`].
-pub const BWD_ARGS: &[&str] = &["x", "grad_out", "weight"];
+/// Makes the gradients of a norm an [`Op`], under this name: they are the `backward` of the modules `cpu` and `metal`.
+macro_rules! affine_bwd {
+    ($norm:ty, $name:literal) => {
+        impl Op for AffineBwd<$norm> {
+            $crate::op::signature!($name(x, grad_out, weight));
 
-impl<N: Op> AffineBwd<N> {
-    /// [`Op::check`] of the gradients of any norm.
-    pub fn check_args(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_shape(name, args[0], "grad_out", args[1])?;
-        self.norm.check(name, &[&args[..1], &args[2..]].concat())
-    }
+            fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
+                check::same_shape(name, args[0], "grad_out", args[1])?;
+                self.norm.check(name, &[&args[..1], &args[2..]].concat())
+            }
+            $crate::op::kernels!(self, args => device::backward(self, args));
+        }
+    };
 }
+pub(super) use affine_bwd;

@@ -68,7 +68,7 @@ pub fn forward(act: Act, (x, l): Arg<CpuStorage>) -> OpResult<CpuStorage> {
     Ok((out, l.shape().clone()))
 }
 
-pub fn forward_inplace(act: Act, (x, l): ArgMut<CpuStorage>) -> Result<()> {
+pub fn inplace(act: Act, (x, l): ArgMut<CpuStorage>) -> Result<()> {
     with_float!(NAME, x, |x: &[T]| {
         gather::update(x, l, |x: &mut [T]| {
             if act == Act::Relu && size_of::<T>() == 2 {

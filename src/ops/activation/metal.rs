@@ -37,7 +37,7 @@ pub fn forward(act: Act, x: Arg<MetalStorage>) -> OpResult<MetalStorage> {
     Ok((out, x.1.shape().clone()))
 }
 
-pub fn forward_inplace(act: Act, x: ArgMut<MetalStorage>) -> Result<()> {
+pub fn inplace(act: Act, x: ArgMut<MetalStorage>) -> Result<()> {
     let kernel = kernel("inplace", act, x.0)?;
     map_in_place(&ACTIVATION, &kernel, x, &[], |o| Params::new(act, o))
 }

@@ -111,7 +111,7 @@ impl Op for Activation {
 }
 
 impl InplaceOp for Activation {
-    kernels!(in place: self, x, _ => device::forward_inplace(self.0, x));
+    kernels!(in place: self, x, _ => device::inplace(self.0, x));
 }
 
 /// `g · act′(z)`: the gradient of the activation's input z. `z` is not called for the identity, which needs none.

@@ -42,7 +42,7 @@ pub fn forward(
     Ok((out, xl.shape().clone()))
 }
 
-pub fn forward_inplace(
+pub fn inplace(
     act: Act,
     (x, xl): ArgMut<CpuStorage>,
     scale: Arg<CpuStorage>,

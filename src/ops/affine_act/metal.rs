@@ -45,7 +45,7 @@ pub fn forward(act: Act, x: Arg, scale: Arg, bias: Arg) -> OpResult<MetalStorage
     Ok((out, x.1.shape().clone()))
 }
 
-pub fn forward_inplace(act: Act, x: ArgMut<MetalStorage>, scale: Arg, bias: Arg) -> Result<()> {
+pub fn inplace(act: Act, x: ArgMut<MetalStorage>, scale: Arg, bias: Arg) -> Result<()> {
     let (kernel, rest) = (
         kernel("inplace", act, x.0)?,
         [scale, bias].map(Input::Spread),

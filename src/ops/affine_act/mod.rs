@@ -65,7 +65,7 @@ impl Op for AffineAct {
 }
 
 impl InplaceOp for AffineAct {
-    kernels!(in place: self, x, rest => device::forward_inplace(self.0, x, rest[0], rest[1]));
+    kernels!(in place: self, x, rest => device::inplace(self.0, x, rest[0], rest[1]));
 }
 
 /// The composition of stock ops that [`affine_act`] replaces.

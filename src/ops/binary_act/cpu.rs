@@ -79,7 +79,7 @@ pub fn forward(
     Ok((out, xl.shape().clone()))
 }
 
-pub fn forward_inplace(
+pub fn inplace(
     BinaryAct { op, act }: BinaryAct,
     (x, xl): ArgMut<CpuStorage>,
     y: Arg<CpuStorage>,

@@ -46,7 +46,7 @@ pub fn forward(op: BinaryAct, x: Arg, y: Arg) -> OpResult<MetalStorage> {
     Ok((out, x.1.shape().clone()))
 }
 
-pub fn forward_inplace(op: BinaryAct, x: ArgMut<MetalStorage>, y: Arg) -> Result<()> {
+pub fn inplace(op: BinaryAct, x: ArgMut<MetalStorage>, y: Arg) -> Result<()> {
     let (kernel, rest) = (kernel("inplace", op, x.0)?, [Input::Spread(y)]);
     map_in_place(&BINARY_ACT, &kernel, x, &rest, |o| Params::new(op, o))
 }

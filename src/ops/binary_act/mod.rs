@@ -159,7 +159,7 @@ impl Op for BinaryAct {
 }
 
 impl InplaceOp for BinaryAct {
-    kernels!(in place: self, x, rest => device::forward_inplace(*self, x, rest[0]));
+    kernels!(in place: self, x, rest => device::inplace(*self, x, rest[0]));
 }
 
 /// `(x, y, g) → dz` for a sum, `→ [dx, dy]` stacked for a product; dy before it is summed back.

@@ -145,7 +145,7 @@ pub fn forward(op: Dropout, (x, l): Arg<CpuStorage>) -> OpResult<CpuStorage> {
     Ok((out, l.shape().clone()))
 }
 
-pub fn forward_inplace(op: Dropout, (x, l): ArgMut<CpuStorage>) -> Result<()> {
+pub fn inplace(op: Dropout, (x, l): ArgMut<CpuStorage>) -> Result<()> {
     let mask = Mask::new(op.p, op.seed);
     with_float!(NAME, x, |x: &[T]| {
         gather::update(x, l, |x: &mut [T]| {

@@ -55,7 +55,7 @@ pub fn forward(op: Dropout, x: Arg<MetalStorage>) -> OpResult<MetalStorage> {
     Ok((out, x.1.shape().clone()))
 }
 
-pub fn forward_inplace(op: Dropout, x: ArgMut<MetalStorage>) -> Result<()> {
+pub fn inplace(op: Dropout, x: ArgMut<MetalStorage>) -> Result<()> {
     let kernel = kernel(&format!("inplace_{}", act(op)), x.0)?;
     let mask = Mask::new(op.p, op.seed);
     map_in_place(&DROPOUT, &kernel, x, &[], |o| Params::new(mask, o))

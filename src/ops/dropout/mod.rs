@@ -91,7 +91,7 @@ impl Op for Dropout {
 }
 
 impl InplaceOp for Dropout {
-    kernels!(in place: self, x, _ => device::forward_inplace(*self, x));
+    kernels!(in place: self, x, _ => device::inplace(*self, x));
 }
 
 /// [`dropout_add`] as a CustomOp.

@@ -59,7 +59,7 @@ pub fn forward(act: Act, gate: Arg, up: Arg) -> OpResult<CpuStorage> {
     Ok((out, gate.1.shape().clone()))
 }
 
-pub fn forward_inplace(act: Act, gate: ArgMut<CpuStorage>, up: Arg) -> Result<()> {
+pub fn inplace(act: Act, gate: ArgMut<CpuStorage>, up: Arg) -> Result<()> {
     with_float!(NAME, gate.0, |x: &[T]| {
         let up = Input::dense(up)?;
         gather::update(x, gate.1, |x: &mut [T]| {

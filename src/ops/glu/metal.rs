@@ -75,7 +75,7 @@ pub fn forward(act: Act, gate: Arg, up: Arg) -> OpResult<MetalStorage> {
     Ok((out, gate.1.shape().clone()))
 }
 
-pub fn forward_inplace(act: Act, gate: ArgMut<MetalStorage>, (up, ul): Arg) -> Result<()> {
+pub fn inplace(act: Act, gate: ArgMut<MetalStorage>, (up, ul): Arg) -> Result<()> {
     update(gate, |gate, gates| {
         let ups = Operand::contiguous(up, ul)?;
         launch("inplace", act, gate)?

@@ -93,7 +93,7 @@ impl Op for Glu {
 }
 
 impl InplaceOp for Glu {
-    kernels!(in place: self, gate, rest => device::forward_inplace(self.0, gate, rest[0]));
+    kernels!(in place: self, gate, rest => device::inplace(self.0, gate, rest[0]));
 }
 
 /// [`glu_packed`] as a CustomOp.

@@ -83,7 +83,7 @@ pub fn forward(norm: GroupNorm, args: Args<MetalStorage>) -> OpResult<MetalStora
     Ok((out, l.shape().clone()))
 }
 
-pub fn forward_inplace(
+pub fn inplace(
     norm: GroupNorm,
     (x, l): ArgMut<MetalStorage>,
     vectors: Args<MetalStorage>,

@@ -9,7 +9,7 @@ mod cpu;
 #[cfg(feature = "metal")]
 mod metal;
 
-use super::affine_norm::{self, with_args, AffineBwd};
+use super::affine_norm::{self, affine_bwd, with_args, AffineBwd};
 use super::row_norm::{reference_layer, widened};
 use crate::check;
 use crate::op::{self, custom_op, kernels, signature, Grads, InplaceOp, Op, Spec};
@@ -137,18 +137,10 @@ impl Op for GroupNorm {
 }
 
 impl InplaceOp for GroupNorm {
-    kernels!(in place: self, x, rest => device::forward_inplace(*self, x, rest));
+    kernels!(in place: self, x, rest => device::inplace(*self, x, rest));
 }
 
-impl Op for AffineBwd<GroupNorm> {
-    const NAME: &'static str = "group_norm_bwd";
-    const ARGS: &'static [&'static str] = affine_norm::BWD_ARGS;
-
-    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        self.check_args(name, args)
-    }
-    kernels!(self, args => device::backward(self, args));
-}
+affine_bwd!(GroupNorm, "group_norm_bwd");
 
 /// The composition of stock ops that [`group_norm`] replaces.
 pub fn reference(

@@ -62,46 +62,37 @@ impl Over {
     }
 }
 
-fn reduce(name: &'static str, x: &Tensor, reduction: Reduction, over: Over) -> Result<Tensor> {
-    op::apply(name, Reduce { reduction, over }, &[x])
+macro_rules! named {
+    ($($(#[$doc:meta])* $name:ident = $reduction:ident $over:ident;)*) => {$(
+        $(#[$doc])*
+        pub fn $name(x: &Tensor) -> Result<Tensor> {
+            let (reduction, over) = (Reduction::$reduction, Over::$over);
+            op::apply(stringify!($name), Reduce { reduction, over }, &[x])
+        }
+    )*};
 }
 
-/// Σ x over the last dim, which is dropped. For f32, f16 and bf16 of any layout.
-///
-/// ```
-/// use candle_core::{Device, Tensor};
-/// use candle_fused::ops::sum_last_dim;
-/// let x = Tensor::new(&[[1f32, 2., 3.], [4., 5., 6.]], &Device::Cpu)?;
-/// assert_eq!(sum_last_dim(&x)?.to_vec1::<f32>()?, [6., 15.]);
-/// # candle_core::Result::Ok(())
-/// ```
-pub fn sum_last_dim(x: &Tensor) -> Result<Tensor> {
-    reduce("sum_last_dim", x, Reduction::Sum, Over::LastDim)
-}
-
-/// The mean over the last dim, which is dropped.
-pub fn mean_last_dim(x: &Tensor) -> Result<Tensor> {
-    reduce("mean_last_dim", x, Reduction::Mean, Over::LastDim)
-}
-
-/// The maximum over the last dim, which is dropped.
-pub fn max_last_dim(x: &Tensor) -> Result<Tensor> {
-    reduce("max_last_dim", x, Reduction::Max, Over::LastDim)
-}
-
-/// Σ x over all elements, as a scalar.
-pub fn sum_all(x: &Tensor) -> Result<Tensor> {
-    reduce("sum_all", x, Reduction::Sum, Over::All)
-}
-
-/// The mean of all elements, as a scalar.
-pub fn mean_all(x: &Tensor) -> Result<Tensor> {
-    reduce("mean_all", x, Reduction::Mean, Over::All)
-}
-
-/// The maximum of all elements, as a scalar.
-pub fn max_all(x: &Tensor) -> Result<Tensor> {
-    reduce("max_all", x, Reduction::Max, Over::All)
+named! {
+    /// Σ x over the last dim, which is dropped. For f32, f16 and bf16 of any layout.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_fused::ops::sum_last_dim;
+    /// let x = Tensor::new(&[[1f32, 2., 3.], [4., 5., 6.]], &Device::Cpu)?;
+    /// assert_eq!(sum_last_dim(&x)?.to_vec1::<f32>()?, [6., 15.]);
+    /// # candle_core::Result::Ok(())
+    /// ```
+    sum_last_dim = Sum LastDim;
+    /// The mean over the last dim, which is dropped.
+    mean_last_dim = Mean LastDim;
+    /// The maximum over the last dim, which is dropped.
+    max_last_dim = Max LastDim;
+    /// Σ x over all elements, as a scalar.
+    sum_all = Sum All;
+    /// The mean of all elements, as a scalar.
+    mean_all = Mean All;
+    /// The maximum of all elements, as a scalar.
+    max_all = Max All;
 }
 
 /// The reductions as a CustomOp.

@@ -119,7 +119,7 @@ pub fn forward(norm: RowNorm, args: Args<MetalStorage>) -> OpResult<MetalStorage
     Ok((out, l.shape().clone()))
 }
 
-pub fn forward_inplace(
+pub fn inplace(
     norm: RowNorm,
     (x, l): ArgMut<MetalStorage>,
     vectors: Args<MetalStorage>,

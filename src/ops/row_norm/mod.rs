@@ -18,7 +18,7 @@ mod residual;
 
 pub use residual::{add_layer_norm, add_rms_norm};
 
-use super::affine_norm::{self, with_args, AffineBwd};
+use super::affine_norm::{self, affine_bwd, with_args, AffineBwd};
 use crate::check;
 use crate::op::{self, custom_op, kernels, signature, Grads, InplaceOp, Op, Spec};
 use candle_core::{DType, Result, Tensor, D};
@@ -194,18 +194,10 @@ impl Op for RowNorm {
 }
 
 impl InplaceOp for RowNorm {
-    kernels!(in place: self, x, rest => device::forward_inplace(*self, x, rest));
+    kernels!(in place: self, x, rest => device::inplace(*self, x, rest));
 }
 
-impl Op for AffineBwd<RowNorm> {
-    const NAME: &'static str = "row_norm_bwd";
-    const ARGS: &'static [&'static str] = affine_norm::BWD_ARGS;
-
-    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        self.check_args(name, args)
-    }
-    kernels!(self, args => device::backward(self, args));
-}
+affine_bwd!(RowNorm, "row_norm_bwd");
 
 /// The composition of stock ops that [`rms_norm`] replaces.
 pub fn reference_rms(x: &Tensor, weight: Option<&Tensor>, eps: f32) -> Result<Tensor> {

@@ -80,7 +80,7 @@ impl Op for MaskedSoftmax {
         check::ensure(!self.causal, name, message)?;
         check::broadcasts(name, args[0], "mask", *mask)
     }
-    kernels!(self, args => device::masked(*self, args[0], args.get(1).copied()));
+    kernels!(self, args => device::masked(*self, args));
     fn bwd(&self, inputs: &[&Tensor], y: &Tensor, g: &Tensor) -> Grads {
         let backward = |scale| grad_x(y.rank() - 1, false, scale, y, g);
         let Some(mask) = inputs.get(1).filter(|mask| mask.track_op()) else {
@@ -105,7 +105,7 @@ impl Op for MaskedSoftmax {
 }
 
 impl InplaceOp for MaskedSoftmax {
-    kernels!(in place: self, x, rest => device::masked_inplace(*self, x, rest.first().copied()));
+    kernels!(in place: self, x, rest => device::masked_inplace(*self, x, rest));
 }
 
 /// The composition of stock ops that [`masked_softmax`] replaces.

@@ -7,7 +7,7 @@ use crate::metal::{
     aligned_rows, build, dtype_name, row_grid, sources, update, Launch, Operand, RowOperand,
     RowStrides, SIMD_COLS,
 };
-use crate::op::{Arg, ArgMut, OpResult};
+use crate::op::{Arg, ArgMut, Args, OpResult};
 use candle_core::backend::BackendStorage;
 use candle_core::{DType, Layout, MetalDevice, MetalStorage, Result, Shape};
 
@@ -104,11 +104,11 @@ fn variant([rows, cols]: [usize; 2], dtype: DType) -> Result<(String, Grid)> {
 }
 
 fn mask_rows<'a>(
-    mask: Option<(&'a MetalStorage, &Layout)>,
+    mask: Option<&Arg<'a, MetalStorage>>,
     shape: &Shape,
 ) -> Result<Option<RowOperand<'a>>> {
     match mask {
-        Some((mask, l)) => Ok(Some(RowOperand::new(mask, &l.broadcast_as(shape)?)?)),
+        Some(&(mask, l)) => Ok(Some(RowOperand::new(mask, &l.broadcast_as(shape)?)?)),
         None => Ok(None),
     }
 }
@@ -150,7 +150,7 @@ fn kind(log: bool) -> &'static str {
     }
 }
 
-pub fn forward_inplace(log: bool, (x, l): ArgMut<MetalStorage>) -> Result<()> {
+pub fn inplace(log: bool, (x, l): ArgMut<MetalStorage>) -> Result<()> {
     let size = rows_and_cols(l.shape());
     update((x, l), |x, target| {
         let (variant, grid) = variant(size, x.dtype())?;
@@ -170,14 +170,10 @@ fn masked_kind(mask: &Option<RowOperand>) -> &'static str {
     }
 }
 
-pub fn masked(
-    op: MaskedSoftmax,
-    (x, l): Arg<MetalStorage>,
-    mask: Option<Arg<MetalStorage>>,
-) -> OpResult<MetalStorage> {
-    let shape = l.shape();
+pub fn masked(op: MaskedSoftmax, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+    let ((x, l), shape) = (args[0], args[0].1.shape());
     let out = build(x, shape.elem_count(), |out| {
-        let (xs, mask) = (RowOperand::new(x, l)?, mask_rows(mask, shape)?);
+        let (xs, mask) = (RowOperand::new(x, l)?, mask_rows(args.get(1), shape)?);
         let params = SoftmaxParams::masked(op, xs.parts(), mask.as_ref(), shape);
         let (variant, grid) = variant(rows_and_cols(shape), x.dtype())?;
         let kernel = format!("fwd_{}_{variant}", masked_kind(&mask));
@@ -191,11 +187,11 @@ pub fn masked(
 pub fn masked_inplace(
     op: MaskedSoftmax,
     (x, l): ArgMut<MetalStorage>,
-    mask: Option<Arg<MetalStorage>>,
+    rest: Args<MetalStorage>,
 ) -> Result<()> {
     let (shape, size) = (l.shape(), rows_and_cols(l.shape()));
     update((x, l), |x, target| {
-        let mask = mask_rows(mask, shape)?;
+        let mask = mask_rows(rest.first(), shape)?;
         let rows = (target, RowStrides::contiguous(size[1]));
         let params = SoftmaxParams::masked(op, rows, mask.as_ref(), shape);
         let (variant, grid) = variant(size, x.dtype())?;

@@ -109,7 +109,7 @@ impl InplaceOp for Softmax {
         let message = format_args!("got dim {dim} in place, expected the last one, {last}");
         check::ensure(dim == last, name, message)
     }
-    kernels!(in place: self, x, _ => device::forward_inplace(self.log, x));
+    kernels!(in place: self, x, _ => device::inplace(self.log, x));
 }
 
 fn check_dim(name: &'static str, dim: usize, x: Spec<'_>) -> Result<()> {

@@ -14,7 +14,7 @@ use crate::cpu::{alloc, with_float};
 use crate::op::{Args, OpResult};
 use crate::ops::affine_norm::AffineBwd;
 use crate::ops::group_norm::{Extent, GroupNorm, NAME};
-use crate::ops::row_norm::cpu::slices;
+use crate::ops::row_norm::cpu::{row_grad, slices};
 use candle_core::CpuStorage;
 use std::ops::Range;
 
@@ -177,8 +177,7 @@ impl<T: Element> Pieces for ChannelGrad<T> {
             let x = T::load_piece::<S, FULL>(s, self.x.add(i), left);
             let x = self.moments.apply::<S, true>(s, x);
             let h = s.mul(g, s.splat(self.weight));
-            let dx = s.fnma(x, s.splat(self.slope), s.sub(h, s.splat(self.offset)));
-            let dx = s.mul(dx, s.splat(self.moments.scale));
+            let dx = row_grad(s, self.moments, h, x, [self.slope, self.offset]);
             T::store_piece::<S, FULL>(s, self.dx.add(i), left, dx);
         }
     }

@@ -2,60 +2,23 @@
 
 mod backward;
 
+pub use crate::ops::row_norm::cpu::{forward, inplace};
 pub use backward::backward;
 
 use super::{Extent, GroupNorm, NAME};
 use crate::cpu::element::Element;
+use crate::cpu::gather;
 use crate::cpu::moments::{Divisor, Moments};
 use crate::cpu::parallel::Shared;
 use crate::cpu::pieces::{for_each_piece, Pieces};
 use crate::cpu::row_view::RowView;
 use crate::cpu::simd::Simd;
 use crate::cpu::two_pass;
-use crate::cpu::{alloc, gather, with_float};
-use crate::op::{ArgMut, Args, OpResult};
-use crate::ops::row_norm::cpu::{slices, NormRows, Normalise, WriteRow};
+use crate::ops::row_norm::cpu::{NormByRow, NormRows, Normalise, WriteRow};
 use crate::ops::row_norm::{Kind, RowNorm};
-use candle_core::{CpuStorage, Layout, Result};
+use candle_core::Layout;
 use std::borrow::Cow;
 use std::ops::Range;
-
-pub fn forward(norm: GroupNorm, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
-    let (x, l) = args[0];
-    let extent = norm.extent(l);
-    let out = with_float!(NAME, x, |x: &[T]| {
-        let x = &groups(x, l, extent);
-        let vectors = &slices::<T>(&args[1..])?;
-        // SAFETY: x has the groups, and every element of every group of y is written.
-        let y = unsafe {
-            alloc::build(extent.count(), |y| {
-                run(norm, extent, x, Shared::new(y), vectors)
-            })
-        };
-        Ok(T::wrap(y))
-    })?;
-    Ok((out, l.shape().clone()))
-}
-
-pub fn forward_inplace(
-    norm: GroupNorm,
-    (x, l): ArgMut<CpuStorage>,
-    vectors: Args<CpuStorage>,
-) -> Result<()> {
-    let extent = norm.extent(l);
-    with_float!(NAME, x, |x: &[T]| {
-        let vectors = &slices::<T>(vectors)?;
-        gather::update(x, l, |x: &mut [T]| {
-            let y = Shared::new(x.as_mut_ptr());
-            // SAFETY: x has the groups, and is used through the pointer alone until they are written.
-            unsafe {
-                let x = &RowView::from_raw(y.get(), extent.cols());
-                run(norm, extent, x, y, vectors)
-            }
-        });
-        Ok(())
-    })
-}
 
 /// The groups as rows. They are read where they lie if the channels of a batch item are contiguous.
 fn groups<'a, T: Element>(x: &'a [T], l: &Layout, extent: Extent) -> RowView<'a, T> {
@@ -68,37 +31,48 @@ fn groups<'a, T: Element>(x: &'a [T], l: &Layout, extent: Extent) -> RowView<'a,
     RowView::new(x, &Layout::new(shape.into(), stride, l.start_offset()))
 }
 
-/// # Safety
-/// x and y have the groups of the extent, and nothing else touches those of y. y may be x's own memory.
-unsafe fn run<'a, T: Element>(
-    GroupNorm { eps, .. }: GroupNorm,
-    extent: Extent,
-    x: &'a RowView<'a, T>,
-    y: Shared<T>,
-    vectors: &'a [Cow<'a, [T]>],
-) {
-    let (rows, cols) = (extent.rows(), extent.cols());
-    if extent.spatial == 1 {
-        // Channels of one element: a layer norm whose weight and bias depend on the group.
-        let kind = Kind::Layer;
-        let rows_of_groups = NormRows::new(RowNorm { kind, eps }, x, y, vectors, cols);
-        // SAFETY: a group is a row of `cols` elements, so that x and y have the rows by the caller's promise.
-        return unsafe { rows_of_groups.with_groups(extent.groups).run(rows) };
+impl NormByRow for GroupNorm {
+    fn name(&self) -> &'static str {
+        NAME
     }
-    let op = Normalise::<T, _, true> {
-        x,
-        y,
-        cols,
-        divisor: Divisor::RootMeanSquare,
-        eps,
-        write: WriteGroup {
-            weight: vectors.first().map(AsRef::as_ref),
-            bias: vectors.get(1).map(AsRef::as_ref),
-            extent,
-        },
-    };
-    // SAFETY: as above.
-    unsafe { two_pass::run(op, rows, cols) }
+    fn rows_and_cols(&self, l: &Layout) -> [usize; 2] {
+        let extent = self.extent(l);
+        [extent.rows(), extent.cols()]
+    }
+    fn view<'a, T: Element>(&self, x: &'a [T], l: &Layout) -> RowView<'a, T> {
+        groups(x, l, self.extent(l))
+    }
+    unsafe fn run<T: Element>(
+        self,
+        l: &Layout,
+        x: &RowView<T>,
+        y: Shared<T>,
+        vectors: &[Cow<[T]>],
+    ) {
+        let (extent, eps) = (self.extent(l), self.eps);
+        let (rows, cols) = (extent.rows(), extent.cols());
+        if extent.spatial == 1 {
+            // Channels of one element: a layer norm whose weight and bias depend on the group.
+            let kind = Kind::Layer;
+            let groups = NormRows::new(RowNorm { kind, eps }, x, y, vectors, cols);
+            // SAFETY: x and y have the groups by the caller's promise, each of which is a row of `cols` elements.
+            return unsafe { groups.with_groups(extent.groups).run(rows) };
+        }
+        let op = Normalise::<T, _, true> {
+            x,
+            y,
+            cols,
+            divisor: Divisor::RootMeanSquare,
+            eps,
+            write: WriteGroup {
+                weight: vectors.first().map(AsRef::as_ref),
+                bias: vectors.get(1).map(AsRef::as_ref),
+                extent,
+            },
+        };
+        // SAFETY: as above.
+        unsafe { two_pass::run(op, rows, cols) }
+    }
 }
 
 /// `x̂ · weight + bias`, channel by channel.

@@ -220,7 +220,14 @@ impl<T: Element, const CENTRED: bool, const WEIGHT: bool, const VECTORS: usize> 
     }
 }
 
-/// One row of x, g and dx = (h − x̂ · slope − offset) · scale, and the sums that it adds to.
+/// dx = (h − x̂ · slope − offset) · scale
+#[inline(always)]
+pub fn row_grad<S: Simd>(s: S, m: Moments, h: S::F, x: S::F, [slope, offset]: [f32; 2]) -> S::F {
+    let dx = s.fnma(x, s.splat(slope), s.sub(h, s.splat(offset)));
+    s.mul(dx, s.splat(m.scale))
+}
+
+/// One row of x, g and dx, and the sums that it adds to.
 struct GradRow<T, const CENTRED: bool, const WEIGHT: bool, const VECTORS: usize> {
     x: *const T,
     g: *const T,
@@ -247,8 +254,7 @@ impl<T: Element, const CENTRED: bool, const WEIGHT: bool, const VECTORS: usize> 
             if WEIGHT {
                 h = s.mul(g, T::load_piece::<S, FULL>(s, self.weight.add(i), left));
             }
-            let dx = s.fnma(x, s.splat(self.slope), s.sub(h, s.splat(self.offset)));
-            let dx = s.mul(dx, s.splat(self.moments.scale));
+            let dx = row_grad(s, self.moments, h, x, [self.slope, self.offset]);
             T::store_piece::<S, FULL>(s, self.dx.add(i), left, dx);
             if VECTORS > 0 {
                 let sum = f32::load_piece::<S, FULL>(s, self.dweight.add(i), left);

@@ -10,44 +10,77 @@ use crate::cpu::simd::Simd;
 use crate::cpu::two_pass::{self, TwoPassRow};
 use crate::cpu::{alloc, gather, with_float};
 use crate::op::{ArgMut, Args, OpResult};
-use candle_core::{CpuStorage, Result};
+use candle_core::{CpuStorage, Layout, Result};
+use std::borrow::Cow;
 use std::ops::Range;
 
-pub fn forward(norm: RowNorm, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+/// A norm that sees a tensor as rows of one length, each normalised by itself.
+pub trait NormByRow: Copy {
+    /// The name for errors behind the check.
+    fn name(&self) -> &'static str;
+    /// The number of rows of a tensor, and their length.
+    fn rows_and_cols(&self, l: &Layout) -> [usize; 2];
+    /// The rows where they lie, if they can be read there.
+    fn view<'a, T: Element>(&self, x: &'a [T], l: &Layout) -> RowView<'a, T>;
+    /// Normalises the rows of a tensor of layout `l`, with as many of weight and bias as there are.
+    ///
+    /// # Safety
+    /// x and y have these rows, and nothing else touches those of y. y may be x's own memory.
+    unsafe fn run<T: Element>(self, l: &Layout, x: &RowView<T>, y: Shared<T>, vectors: &[Cow<[T]>]);
+}
+
+pub fn forward<N: NormByRow>(norm: N, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
     let (x, l) = args[0];
-    let [rows, cols] = rows_and_cols(l);
     let out = with_float!(norm.name(), x, |x: &[T]| {
-        let x = &RowView::new(x, l);
-        let vectors = &slices::<T>(&args[1..])?;
-        // SAFETY: x has the rows, and every element of every row of y is written.
-        let y = unsafe {
-            alloc::build(rows * cols, |y| {
-                NormRows::new(norm, x, Shared::new(y), vectors, cols).run(rows)
+        let (x, vectors) = (norm.view(x, l), slices::<T>(&args[1..])?);
+        // SAFETY: x and y have the rows, and every element of every row of y is written.
+        Ok(T::wrap(unsafe {
+            alloc::build(l.shape().elem_count(), |y| {
+                norm.run(l, &x, Shared::new(y), &vectors)
             })
-        };
-        Ok(T::wrap(y))
+        }))
     })?;
     Ok((out, l.shape().clone()))
 }
 
-pub fn forward_inplace(
-    norm: RowNorm,
+pub fn inplace<N: NormByRow>(
+    norm: N,
     (x, l): ArgMut<CpuStorage>,
     vectors: Args<CpuStorage>,
 ) -> Result<()> {
-    let [rows, cols] = rows_and_cols(l);
+    let [_, cols] = norm.rows_and_cols(l);
     with_float!(norm.name(), x, |x: &[T]| {
-        let vectors = &slices::<T>(vectors)?;
+        let vectors = slices::<T>(vectors)?;
         gather::update(x, l, |x: &mut [T]| {
             let y = Shared::new(x.as_mut_ptr());
             // SAFETY: x has the rows, and is used through the pointer alone until they are written.
-            unsafe {
-                let x = &RowView::from_raw(y.get(), cols);
-                NormRows::new(norm, x, y, vectors, cols).run(rows)
-            }
+            unsafe { norm.run(l, &RowView::from_raw(y.get(), cols), y, &vectors) }
         });
         Ok(())
     })
+}
+
+impl NormByRow for RowNorm {
+    fn name(&self) -> &'static str {
+        RowNorm::name(self)
+    }
+    fn rows_and_cols(&self, l: &Layout) -> [usize; 2] {
+        rows_and_cols(l)
+    }
+    fn view<'a, T: Element>(&self, x: &'a [T], l: &Layout) -> RowView<'a, T> {
+        RowView::new(x, l)
+    }
+    unsafe fn run<T: Element>(
+        self,
+        l: &Layout,
+        x: &RowView<T>,
+        y: Shared<T>,
+        vectors: &[Cow<[T]>],
+    ) {
+        let [rows, cols] = rows_and_cols(l);
+        // SAFETY: the caller's promise is the same.
+        unsafe { NormRows::new(self, x, y, vectors, cols).run(rows) }
+    }
 }
 
 /// Rows of `cols` elements to normalise. Weight and bias hold `groups · cols` elements; row i uses those of group

@@ -4,8 +4,8 @@ mod backward;
 mod forward;
 mod residual;
 
-pub use backward::backward;
-pub use forward::{forward, forward_inplace, NormRows, Normalise, WriteRow};
+pub use backward::{backward, row_grad};
+pub use forward::{forward, inplace, NormByRow, NormRows, Normalise, WriteRow};
 pub use residual::add;
 
 use super::{Kind, RowNorm};

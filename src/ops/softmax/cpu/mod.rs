@@ -14,7 +14,7 @@ use crate::cpu::parallel::Shared;
 use crate::cpu::row_view::RowView;
 use crate::cpu::simd::MAX_LANES;
 use crate::cpu::{alloc, gather, with_float};
-use crate::op::{Arg, ArgMut, OpResult};
+use crate::op::{Arg, ArgMut, Args, OpResult};
 use candle_core::{CpuStorage, Layout, Result, Shape};
 use scores::{Biased, Plain, Scaled};
 use std::borrow::Cow;
@@ -97,7 +97,7 @@ fn transpose_back<T: Element>(data: &[T], transposed: &Layout, dim: usize) -> Re
     Ok(gather::contiguous(data, &back).into_owned())
 }
 
-pub fn forward_inplace(log: bool, (x, l): ArgMut<CpuStorage>) -> Result<()> {
+pub fn inplace(log: bool, (x, l): ArgMut<CpuStorage>) -> Result<()> {
     let size = rows_and_cols(l.shape());
     with_float!(NAME, x, |x: &[T]| {
         gather::update(x, l, |x: &mut [T]| {
@@ -118,11 +118,8 @@ fn rows_and_cols(shape: &Shape) -> [usize; 2] {
     [shape.elem_count() / cols.max(1), cols]
 }
 
-pub fn masked(
-    op: MaskedSoftmax,
-    (x, xl): Arg<CpuStorage>,
-    mask: Option<Arg<CpuStorage>>,
-) -> OpResult<CpuStorage> {
+pub fn masked(op: MaskedSoftmax, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+    let ((x, xl), mask) = (args[0], args.get(1));
     let shape = xl.shape();
     let out = with_float!(NAME, x, |x: &[T]| {
         let x = RowView::new(x, xl);
@@ -140,26 +137,26 @@ pub fn masked(
 
 pub fn masked_inplace(
     op: MaskedSoftmax,
-    (x, xl): ArgMut<CpuStorage>,
-    mask: Option<Arg<CpuStorage>>,
+    (x, l): ArgMut<CpuStorage>,
+    rest: Args<CpuStorage>,
 ) -> Result<()> {
-    let [_, cols] = rows_and_cols(xl.shape());
+    let [_, cols] = rows_and_cols(l.shape());
     with_float!(NAME, x, |x: &[T]| {
-        let mask = mask_view::<T>(mask, xl.shape())?;
-        gather::update(x, xl, |x: &mut [T]| {
+        let mask = mask_view::<T>(rest.first(), l.shape())?;
+        gather::update(x, l, |x: &mut [T]| {
             let y = Shared::new(x.as_mut_ptr());
             // SAFETY: x has the shape, and is used through the pointer alone until its rows are written.
-            unsafe { run_masked(op, &RowView::from_raw(y.get(), cols), mask, y, xl.shape()) }
+            unsafe { run_masked(op, &RowView::from_raw(y.get(), cols), mask, y, l.shape()) }
         });
         Ok(())
     })
 }
 
 fn mask_view<'a, T: Element>(
-    mask: Option<(&'a CpuStorage, &Layout)>,
+    mask: Option<&Arg<'a, CpuStorage>>,
     shape: &Shape,
 ) -> Result<Option<RowView<'a, T>>> {
-    let Some((mask, ml)) = mask else {
+    let Some(&(mask, ml)) = mask else {
         return Ok(None);
     };
     let mask = mask.as_slice::<T>()?;
