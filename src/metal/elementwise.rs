@@ -1,10 +1,11 @@
 //! Launches of kernels that compute each element of their outputs from the elements at the same place of their inputs.
 
 use super::sources::Source;
-use super::{build, grid, update, Launch, Operand};
+use super::{aligned4, build, grid, update, Launch, Operand};
 use crate::op::{Arg, ArgMut};
 use candle_core::backend::BackendStorage;
 use candle_core::{Layout, MetalStorage, Result};
+use candle_metal_kernels::metal::Buffer;
 
 /// How a kernel reads an input.
 #[derive(Clone, Copy)]
@@ -32,48 +33,72 @@ pub(crate) fn dense<'a>(
     args.map(|(x, l)| Operand::contiguous(x, l)).collect()
 }
 
-/// Applies a kernel, four elements of x to a thread, to x and the other inputs. It has `outputs` outputs of x's shape, one
-/// behind the other; `params` makes its parameters of the operands.
-pub(crate) fn map<P: Copy + 'static>(
-    source: &'static Source,
-    kernel: &str,
-    (x, l): Arg<MetalStorage>,
-    rest: &[Input<'_>],
-    outputs: usize,
-    params: impl FnOnce(&[&Operand<'_>]) -> P,
-) -> Result<MetalStorage> {
-    let n = l.shape().elem_count();
-    build(x, outputs * n, |out| {
-        let xs = Operand::contiguous(x, l)?;
-        let rest = operands(rest, l)?;
-        let launch = Launch::new(x.device(), source, kernel)?.input(&xs);
-        let params = params(&all(&xs, &rest));
-        let launch = rest.iter().fold(launch, Launch::input).output(out);
-        launch.params(&params).run(grid::elementwise(n, 4))
-    })
+/// The parameters of an elementwise kernel: the number of elements, how the inputs behind x are spread (nothing, if none is),
+/// what else the op needs, and whether four elements may be read at a time.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Params<S, P> {
+    pub(crate) n: u64,
+    pub(crate) spread: S,
+    pub(crate) op: P,
+    pub(crate) aligned: u32,
 }
 
-/// As [`map`] to one output, in x's own memory.
-pub(crate) fn map_in_place<P: Copy + 'static>(
-    source: &'static Source,
-    kernel: &str,
-    (x, l): ArgMut<MetalStorage>,
-    rest: &[Input<'_>],
-    params: impl FnOnce(&[&Operand<'_>]) -> P,
-) -> Result<()> {
-    update((x, l), |x, xs| {
-        let rest = operands(rest, l)?;
-        let launch = Launch::new(x.device(), source, kernel)?.inout(xs);
-        let params = params(&all(xs, &rest));
+/// A kernel that takes four elements of x to a thread.
+pub(crate) struct Elementwise<S, P> {
+    pub(crate) source: &'static Source,
+    pub(crate) kernel: String,
+    /// [`Params::spread`] from the operands behind x.
+    pub(crate) spread: fn(&[Operand<'_>]) -> S,
+    /// [`Params::op`]
+    pub(crate) op: P,
+}
+
+impl<S: Copy + 'static, P: Copy + 'static> Elementwise<S, P> {
+    /// Applies the kernel to x and the other inputs. It has `outputs` outputs of x's shape, one behind the other.
+    pub(crate) fn map(
+        &self,
+        (x, l): Arg<MetalStorage>,
+        rest: &[Input<'_>],
+        outputs: usize,
+    ) -> Result<MetalStorage> {
+        build(x, outputs * l.shape().elem_count(), |out| {
+            let xs = Operand::contiguous(x, l)?;
+            let launch = Launch::new(x.device(), self.source, &self.kernel)?;
+            self.run(launch.input(&xs), (&xs, l), rest, Some(out))
+        })
+    }
+
+    /// As [`Elementwise::map`] to one output, in x's own memory.
+    pub(crate) fn map_in_place(
+        &self,
+        (x, l): ArgMut<MetalStorage>,
+        rest: &[Input<'_>],
+    ) -> Result<()> {
+        update((x, l), |x, xs| {
+            let launch = Launch::new(x.device(), self.source, &self.kernel)?;
+            self.run(launch.inout(xs), (xs, l), rest, None)
+        })
+    }
+
+    /// Binds what follows x, and runs.
+    fn run(
+        &self,
+        launch: Launch<'_>,
+        (x, l): (&Operand<'_>, &Layout),
+        rest: &[Input<'_>],
+        out: Option<&Buffer>,
+    ) -> Result<()> {
+        let rest = rest.iter().map(|input| input.operand(l));
+        let rest = rest.collect::<Result<Vec<_>>>()?;
+        let params = Params {
+            n: x.count() as u64,
+            spread: (self.spread)(&rest),
+            op: self.op,
+            aligned: aligned4(&[x].into_iter().chain(&rest).collect::<Vec<_>>()),
+        };
         let launch = rest.iter().fold(launch, Launch::input);
-        launch.params(&params).run(grid::elementwise(xs.count(), 4))
-    })
-}
-
-fn operands<'a>(inputs: &[Input<'a>], x: &Layout) -> Result<Vec<Operand<'a>>> {
-    inputs.iter().map(|input| input.operand(x)).collect()
-}
-
-fn all<'a, 'b>(x: &'a Operand<'b>, rest: &'a [Operand<'b>]) -> Vec<&'a Operand<'b>> {
-    [x].into_iter().chain(rest).collect()
+        let launch = out.into_iter().fold(launch, Launch::output);
+        launch.params(&params).run(grid::elementwise(x.count(), 4))
+    }
 }

@@ -1,7 +1,7 @@
 //! Elementwise maps of one activation, and a shorter loop for 16-bit ReLU.
 
 use super::{Act, NAME};
-use crate::cpu::act::{ActAlone, ActTerm, AroundAct, WithAct};
+use crate::cpu::act::{around_act, ActAlone, WithAct};
 use crate::cpu::elementwise::{self, ElementwiseOp, Input};
 use crate::cpu::simd::Simd;
 use crate::cpu::{element::Element, gather, with_float};
@@ -9,21 +9,11 @@ use crate::op::{Arg, ArgMut, OpResult};
 use candle_core::backend::BackendStorage;
 use candle_core::{op, CpuStorage, Result};
 
-/// dx = g · act′(x)
-#[derive(Clone, Copy)]
-struct Backward;
-
-impl AroundAct<2, 1, 1> for Backward {
-    const TERMS: [ActTerm; 1] = [ActTerm::Derivative];
-    const ACT_INPUT_IS_FIRST: bool = true;
-    #[inline(always)]
-    fn act_input<S: Simd>(&self, _: S, [x, _]: [S::F; 2]) -> S::F {
-        x
-    }
-    #[inline(always)]
-    fn output<S: Simd>(&self, s: S, [_, g]: [S::F; 2], [derivative]: [S::F; 1]) -> [S::F; 1] {
-        [s.mul(g, derivative)]
-    }
+around_act! {
+    /// dx = g · act′(x)
+    Backward<2, 1, 1> of [Derivative] first;
+    |_, [x, _]| x;
+    |s, [_, g], [derivative]| [s.mul(g, derivative)]
 }
 
 /// ReLU on 16-bit elements as they are: without widening they run at the speed of memory.

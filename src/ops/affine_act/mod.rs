@@ -50,7 +50,7 @@ impl Op for AffineAct {
         check::broadcasts(name, args[0], "scale", args[1])?;
         check::broadcasts(name, args[0], "bias", args[2])
     }
-    kernels!(self, args => device::forward(self.0, args[0], args[1], args[2]));
+    kernels!(self, args => device::forward(self.0, args));
     fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
         let (x, scale, bias) = (inputs[0], inputs[1], inputs[2]);
         let dz = grad_through_act(self.0, g, || affine_act(x, scale, bias, Act::Identity))?;
@@ -65,7 +65,7 @@ impl Op for AffineAct {
 }
 
 impl InplaceOp for AffineAct {
-    kernels!(in place: self, x, rest => device::inplace(self.0, x, rest[0], rest[1]));
+    kernels!(in place: self, x, rest => device::inplace(self.0, x, rest));
 }
 
 /// The composition of stock ops that [`affine_act`] replaces.

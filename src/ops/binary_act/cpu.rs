@@ -1,63 +1,39 @@
 //! Maps over (x, y) and (x, y, g); y is read by its period where it was broadcast.
 
 use super::{BinaryAct, BinaryOp, NAME};
-use crate::cpu::act::{ActTerm, AroundAct, WithAct};
+use crate::cpu::act::{around_act, WithAct};
 use crate::cpu::elementwise::{self, Input};
 use crate::cpu::simd::Simd;
 use crate::cpu::{element::Element, gather, with_float};
 use crate::op::{Arg, ArgMut, OpResult};
 use candle_core::{CpuStorage, Result};
 
-/// act(x ∘ y)
-macro_rules! forward_of {
-    ($name:ident, $op:ident) => {
-        #[derive(Clone, Copy)]
-        struct $name;
-
-        impl AroundAct<2, 1, 1> for $name {
-            const TERMS: [ActTerm; 1] = [ActTerm::Value];
-            #[inline(always)]
-            fn act_input<S: Simd>(&self, s: S, [x, y]: [S::F; 2]) -> S::F {
-                s.$op(x, y)
-            }
-            #[inline(always)]
-            fn output<S: Simd>(&self, _: S, _: [S::F; 2], [value]: [S::F; 1]) -> [S::F; 1] {
-                [value]
-            }
-        }
-    };
-}
-forward_of!(Add, add);
-forward_of!(Mul, mul);
-
-/// dz = g · act′(x + y)
-#[derive(Clone, Copy)]
-struct AddBwd;
-
-impl AroundAct<3, 1, 1> for AddBwd {
-    const TERMS: [ActTerm; 1] = [ActTerm::Derivative];
-    #[inline(always)]
-    fn act_input<S: Simd>(&self, s: S, [x, y, _]: [S::F; 3]) -> S::F {
-        s.add(x, y)
-    }
-    #[inline(always)]
-    fn output<S: Simd>(&self, s: S, [_, _, g]: [S::F; 3], [derivative]: [S::F; 1]) -> [S::F; 1] {
-        [s.mul(g, derivative)]
-    }
+around_act! {
+    /// act(x + y)
+    Add<2, 1, 1> of [Value];
+    |s, [x, y]| s.add(x, y);
+    |_, _, value| value
 }
 
-/// (dz · y, dz · x) with dz = g · act′(x · y)
-#[derive(Clone, Copy)]
-struct MulBwd;
+around_act! {
+    /// act(x · y)
+    Mul<2, 1, 1> of [Value];
+    |s, [x, y]| s.mul(x, y);
+    |_, _, value| value
+}
 
-impl AroundAct<3, 1, 2> for MulBwd {
-    const TERMS: [ActTerm; 1] = [ActTerm::Derivative];
-    #[inline(always)]
-    fn act_input<S: Simd>(&self, s: S, [x, y, _]: [S::F; 3]) -> S::F {
-        s.mul(x, y)
-    }
-    #[inline(always)]
-    fn output<S: Simd>(&self, s: S, [x, y, g]: [S::F; 3], [derivative]: [S::F; 1]) -> [S::F; 2] {
+around_act! {
+    /// dz = g · act′(x + y)
+    AddBwd<3, 1, 1> of [Derivative];
+    |s, [x, y, _]| s.add(x, y);
+    |s, [_, _, g], [derivative]| [s.mul(g, derivative)]
+}
+
+around_act! {
+    /// (dz · y, dz · x) with dz = g · act′(x · y)
+    MulBwd<3, 1, 2> of [Derivative];
+    |s, [x, y, _]| s.mul(x, y);
+    |s, [x, y, g], [derivative]| {
         let dz = s.mul(g, derivative);
         [s.mul(dz, y), s.mul(dz, x)]
     }

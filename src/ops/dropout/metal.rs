@@ -1,78 +1,68 @@
 //! Launches of kernels/dropout.metal.
 
 use super::{Dropout, DropoutAdd, NAME};
-use crate::metal::elementwise::{map, map_in_place, Input};
+use crate::metal::dtype_name;
+use crate::metal::elementwise::{Elementwise, Input};
 use crate::metal::sources::DROPOUT;
-use crate::metal::{aligned4, dtype_name, Operand};
-use crate::op::{Arg, ArgMut, OpResult};
+use crate::op::{self, ArgMut, OpResult};
 use crate::philox::Mask;
 use candle_core::backend::BackendStorage;
-use candle_core::{MetalStorage, Result};
+use candle_core::{DType, MetalStorage, Result};
+
+type Arg<'a> = op::Arg<'a, MetalStorage>;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Params {
-    n: u64,
+struct MaskParams {
     seed_low: u32,
     seed_high: u32,
     threshold: u32,
     scale: f32,
-    aligned: u32,
 }
 
-impl Params {
-    fn new(mask: Mask, operands: &[&Operand]) -> Self {
-        Params {
-            n: operands[0].count() as u64,
+fn kernel(variant: &str, mask: Mask, dtype: DType) -> Result<Elementwise<(), MaskParams>> {
+    let dtype = dtype_name(dtype, NAME)?;
+    Ok(Elementwise {
+        source: &DROPOUT,
+        kernel: format!("{NAME}_{variant}_{dtype}"),
+        spread: |_| (),
+        op: MaskParams {
             seed_low: mask.seed as u32,
             seed_high: (mask.seed >> 32) as u32,
             threshold: mask.threshold,
             scale: mask.scale,
-            aligned: aligned4(operands),
-        }
-    }
+        },
+    })
 }
 
-fn kernel(variant: &str, x: &MetalStorage) -> Result<String> {
-    let dtype = dtype_name(x.dtype(), NAME)?;
-    Ok(format!("{NAME}_{variant}_{dtype}"))
+pub fn forward(Dropout { relu, p, seed }: Dropout, x: Arg) -> OpResult<MetalStorage> {
+    let variant = if relu { "fwd_relu" } else { "fwd_identity" };
+    let y = kernel(variant, Mask::new(p, seed), x.0.dtype())?.map(x, &[], 1)?;
+    Ok((y, x.1.shape().clone()))
 }
 
-fn act(op: Dropout) -> &'static str {
-    if op.relu {
-        "relu"
+pub fn inplace(Dropout { relu, p, seed }: Dropout, x: ArgMut<MetalStorage>) -> Result<()> {
+    let variant = if relu {
+        "inplace_relu"
     } else {
-        "identity"
-    }
-}
-
-pub fn forward(op: Dropout, x: Arg<MetalStorage>) -> OpResult<MetalStorage> {
-    let (kernel, mask) = (
-        kernel(&format!("fwd_{}", act(op)), x.0)?,
-        Mask::new(op.p, op.seed),
-    );
-    let out = map(&DROPOUT, &kernel, x, &[], 1, |o| Params::new(mask, o))?;
-    Ok((out, x.1.shape().clone()))
-}
-
-pub fn inplace(op: Dropout, x: ArgMut<MetalStorage>) -> Result<()> {
-    let kernel = kernel(&format!("inplace_{}", act(op)), x.0)?;
-    let mask = Mask::new(op.p, op.seed);
-    map_in_place(&DROPOUT, &kernel, x, &[], |o| Params::new(mask, o))
+        "inplace_identity"
+    };
+    kernel(variant, Mask::new(p, seed), x.0.dtype())?.map_in_place(x, &[])
 }
 
 pub fn forward_add(
-    op: DropoutAdd,
-    x: Arg<MetalStorage>,
-    residual: Arg<MetalStorage>,
+    DropoutAdd { p, seed }: DropoutAdd,
+    x: Arg,
+    residual: Arg,
 ) -> OpResult<MetalStorage> {
-    let (kernel, mask) = (kernel("add", x.0)?, Mask::new(op.p, op.seed));
     let rest = [Input::Dense(residual)];
-    let out = map(&DROPOUT, &kernel, x, &rest, 1, |o| Params::new(mask, o))?;
-    Ok((out, x.1.shape().clone()))
+    let y = kernel("add", Mask::new(p, seed), x.0.dtype())?.map(x, &rest, 1)?;
+    Ok((y, x.1.shape().clone()))
 }
 
 #[cfg(test)]
+type Params = crate::metal::elementwise::Params<(), MaskParams>;
+#[cfg(test)]
 crate::metal::mirror::mirrors! {
-    Params => "dropout" DropoutParams { n, seed_low, seed_high, threshold, scale, aligned }
+    Params => "dropout" DropoutParams { n, op.seed_low, op.seed_high, op.threshold, op.scale, aligned }
 }

@@ -9,7 +9,7 @@ use crate::metal::{
 };
 use crate::op::{Arg, ArgMut, Args, OpResult};
 use candle_core::backend::BackendStorage;
-use candle_core::{DType, Layout, MetalDevice, MetalStorage, Result, Shape};
+use candle_core::{DType, MetalDevice, MetalStorage, Result, Shape};
 
 #[repr(C)]
 #[derive(Clone, Copy)]
