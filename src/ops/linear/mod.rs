@@ -54,10 +54,19 @@ pub(crate) fn frozen_product(x: &Tensor, w: &Tensor, scale: f32) -> Result<Tenso
     op::apply(NAME, Linear { scale }, &[x, &w.detach()])
 }
 
-pub(crate) fn check_args(op: &str, x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Result<()> {
+/// A bias, if there is one.
+pub(crate) type Bias<'a> = Option<&'a Tensor>;
+
+/// x, W and bias are on one device.
+pub(crate) fn same_device(op: &str, x: &Tensor, w: &Tensor, bias: Bias) -> Result<()> {
     let args: Vec<&Tensor> = [x, w].into_iter().chain(bias).collect();
-    check::same_device(op, Linear::ARGS, &args)?;
-    check::same_floats(op, Linear::ARGS, &op::specs(&args))?;
+    check::same_device(op, Linear::ARGS, &args)
+}
+
+pub(crate) fn check_args(op: &str, x: &Tensor, w: &Tensor, bias: Bias) -> Result<()> {
+    same_device(op, x, w, bias)?;
+    let args: Vec<Spec> = [x, w].into_iter().chain(bias).map(Spec::from).collect();
+    check::same_floats(op, Linear::ARGS, &args)?;
     check_layouts(op, x.layout(), w.layout(), bias.map(Tensor::layout))
 }
 

@@ -23,14 +23,8 @@ impl Op for UpAdd {
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
         let (base, u, b) = (args[0], args[1], args[2]);
         linear::check_layouts(name, u.layout, b.layout, None)?;
-        let (got, expected) = (base.shape(), linear::output_shape(u.layout, b.dims()[0]));
-        match *got == expected {
-            true => Ok(()),
-            false => Err(check::error(
-                name,
-                format_args!("got base of shape {got:?}, expected {expected:?}"),
-            )),
-        }
+        let expected = linear::output_shape(u.layout, b.dims()[0]);
+        check::has_shape(name, "base", base.layout, expected.dims())
     }
 
     kernels!(self, args => device::up_add(self.scale, args));

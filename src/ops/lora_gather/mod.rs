@@ -9,7 +9,7 @@ mod metal;
 mod routes;
 
 use super::linear::{self, flatten_rows, output_shape};
-use super::lora::{check_base, check_factors, with_bias};
+use super::lora::{check_adapted, check_factors, check_rank, with_bias};
 use crate::check;
 use crate::op::{self, custom_op, kernels, signature, Args, Grads, Op, Spec};
 use candle_core::{Result, Shape, Tensor};
@@ -48,8 +48,7 @@ pub fn lora_gather(
     scales: &Tensor,
     adapter_of_row: &Tensor,
 ) -> Result<Tensor> {
-    let args: Vec<&Tensor> = [x, w].into_iter().chain(bias).collect();
-    check::same_device(NAME, &["x", "weight", "bias"], &args)?;
+    linear::same_device(NAME, x, w, bias)?;
     let op = LoraGather::new(w, bias, scales, adapter_of_row)?;
     op::apply(NAME, op, &[x, a, b])
 }
@@ -95,12 +94,10 @@ impl Op for LoraGather {
     signature!(NAME(x, a, b));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check_base(name, args, &self.weight, self.bias.as_ref())?;
-        let (x, a, b) = (args[0].dims(), args[1].dims(), args[2].dims());
-        check_stack(name, a)?;
-        check_factors(name, x, self.weight.dims()[0], a, b)?;
-        check::fits_in_memory(name, "x·Aᵀ", output_shape(args[0].layout, a[1]).dims())?;
-        self.routes.check(name, x, Some(a[0]))
+        let (weight, bias) = (&self.weight, self.bias.as_ref());
+        check_adapted(name, args, weight, bias, STACK)?;
+        self.routes
+            .check(name, args[0].dims(), Some(args[1].dims()[0]))
     }
 
     kernels!(self, args => {
@@ -135,15 +132,8 @@ impl Op for LoraGather {
     }
 }
 
-fn check_stack(name: &'static str, a: &[usize]) -> Result<()> {
-    match a.len() {
-        3 => Ok(()),
-        _ => Err(check::error(
-            name,
-            format_args!("got a of shape {a:?}, expected [n, rank, in]"),
-        )),
-    }
-}
+/// What errors call the dims of A.
+const STACK: &[&str] = &["n", "rank", "in"];
 
 /// `u[i] = x[i]·A[n]ᵀ` in x's dtype, 0 where there is no adapter. For gradients.
 struct Down(Arc<Routes>);
@@ -153,9 +143,8 @@ impl Op for Down {
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
         let (x, a) = (args[0].dims(), args[1].dims());
-        check_stack(name, a)?;
+        check_rank(name, args[0], a, STACK)?;
         check_factors(name, x, 0, a, &[a[0], 0, a[1]])?;
-        check::fits_in_memory(name, "x·Aᵀ", output_shape(args[0].layout, a[1]).dims())?;
         self.0.check(name, x, Some(a[0]))
     }
 
@@ -179,10 +168,8 @@ impl Op for Outer {
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
         let (p, q) = (args[0].dims(), args[1].dims());
-        if p.len() != 2 || q.len() != 2 {
-            let message = format!("got p of shape {p:?} and q of {q:?}, expected matrices");
-            return Err(check::error(name, message));
-        }
+        let message = format_args!("got p of shape {p:?} and q of {q:?}, expected matrices");
+        check::ensure(p.len() == 2 && q.len() == 2, name, message)?;
         self.0.check(name, p, None)?;
         self.0.check(name, q, None)?;
         check::fits_in_memory(name, "the gradient", self.shape(p, q).dims())

@@ -9,7 +9,7 @@ mod cpu;
 mod metal;
 
 use super::activation::{self, activation, grad_through_act, Act};
-use super::linear::{check_args as check_linear, check_bias, column_sums, flatten_rows};
+use super::linear::{check_args as check_linear, check_bias, column_sums, flatten_rows, Bias};
 use super::reduce::sum_to;
 use crate::check;
 use crate::layout::as_vector;
@@ -34,13 +34,7 @@ pub fn matmul_act(x: &Tensor, y: &Tensor, bias: Option<&Tensor>, act: Act) -> Re
     apply(NAME, x, y, bias, act)
 }
 
-fn apply(
-    name: &'static str,
-    x: &Tensor,
-    y: &Tensor,
-    bias: Option<&Tensor>,
-    act: Act,
-) -> Result<Tensor> {
+fn apply(name: &'static str, x: &Tensor, y: &Tensor, bias: Bias, act: Act) -> Result<Tensor> {
     let tracked = [Some(x), Some(y), bias]
         .into_iter()
         .flatten()
@@ -76,13 +70,7 @@ pub fn linear_act(x: &Tensor, w: &Tensor, bias: Option<&Tensor>, act: Act) -> Re
     }
 }
 
-fn product(
-    name: &'static str,
-    x: &Tensor,
-    y: &Tensor,
-    bias: Option<&Tensor>,
-    act: Act,
-) -> Result<Tensor> {
+fn product(name: &'static str, x: &Tensor, y: &Tensor, bias: Bias, act: Act) -> Result<Tensor> {
     match (bias, y.dims().last()) {
         (Some(bias), Some(&n)) => op::apply(name, MatmulAct(act), &[x, y, &as_vector(bias, n)?]),
         (Some(bias), None) => op::apply(name, MatmulAct(act), &[x, y, bias]),
