@@ -1,11 +1,19 @@
 //! Argument checks. Every error names the function that was called, what it got and what it expects.
 
 use crate::op::Spec;
-use candle_core::{DType, Error, Result, Tensor};
+use candle_core::{DType, Error, Layout, Result, Tensor};
 
 /// An error of this crate's ops: `function: message`.
 pub fn error(op: &str, message: impl std::fmt::Display) -> Error {
     Error::Msg(format!("{op}: {message}")).bt()
+}
+
+/// The error where `holds` is false. A `format_args!` for the message is only formatted then.
+pub fn ensure(holds: bool, op: &str, message: impl std::fmt::Display) -> Result<()> {
+    match holds {
+        true => Ok(()),
+        false => Err(error(op, message)),
+    }
 }
 
 pub fn unsupported_dtype(op: &str, dtype: DType) -> Error {
@@ -38,24 +46,20 @@ pub fn same_floats(op: &str, names: &[&str], args: &[Spec<'_>]) -> Result<()> {
 pub fn same_device(op: &str, names: &[&str], args: &[&Tensor]) -> Result<()> {
     let first = args[0].device();
     for (name, arg) in names.iter().zip(args).skip(1) {
-        if !first.same_device(arg.device()) {
-            let (got, expected) = (arg.device().location(), first.location());
-            let message = format!(
-                "got {name} on {got:?}, expected {expected:?} as for {}",
-                names[0]
-            );
-            return Err(error(op, message));
-        }
+        let (got, expected) = (arg.device().location(), first.location());
+        let message = format_args!(
+            "got {name} on {got:?}, expected {expected:?} as for {}",
+            names[0]
+        );
+        ensure(first.same_device(arg.device()), op, message)?;
     }
     Ok(())
 }
 
 /// At least one dim.
-pub fn has_dims<'a>(op: &str, x: impl Into<Spec<'a>>) -> Result<()> {
-    if x.into().rank() == 0 {
-        return Err(error(op, "got a scalar (rank 0), expected rank 1 or more"));
-    }
-    Ok(())
+pub fn has_dims(op: &str, x: &Layout) -> Result<()> {
+    let message = "got a scalar (rank 0), expected rank 1 or more";
+    ensure(!x.dims().is_empty(), op, message)
 }
 
 /// A tensor of these dims can be addressed. Broadcast views may have any dims, so a result made of two views need not
@@ -67,80 +71,43 @@ pub fn fits_in_memory(op: &str, name: &str, dims: &[usize]) -> Result<()> {
         .try_fold(1usize, |n, &dim| n.checked_mul(dim.max(1)));
     // In f64, the widest dtype.
     let bytes = count.and_then(|count| count.checked_mul(size_of::<f64>()));
-    match bytes {
-        Some(bytes) if bytes <= isize::MAX as usize => Ok(()),
-        _ => Err(error(
-            op,
-            format_args!("got a shape of {dims:?} for {name}, expected one that memory can hold"),
-        )),
-    }
+    ensure(
+        bytes.is_some_and(|bytes| bytes <= isize::MAX as usize),
+        op,
+        format_args!("got a shape of {dims:?} for {name}, expected one that memory can hold"),
+    )
 }
 
 /// `other` (called `name`) has x's dtype.
 pub fn same_dtype(op: &str, x: DType, name: &str, other: DType) -> Result<()> {
-    match x == other {
-        true => Ok(()),
-        false => Err(error(
-            op,
-            format_args!("got {name} of dtype {other:?}, expected {x:?} as for x"),
-        )),
-    }
+    let message = format_args!("got {name} of dtype {other:?}, expected {x:?} as for x");
+    ensure(x == other, op, message)
 }
 
 /// `other` (called `name`) has x's shape.
-pub fn same_shape<'a, 'b>(
-    op: &str,
-    x: impl Into<Spec<'a>>,
-    name: &str,
-    other: impl Into<Spec<'b>>,
-) -> Result<()> {
-    let (x, other) = (x.into(), other.into());
-    if x.dims() != other.dims() {
-        let (got, expected) = (other.shape(), x.shape());
-        return Err(error(
-            op,
-            format_args!("got {name} of shape {got:?}, expected x's {expected:?}"),
-        ));
-    }
-    Ok(())
+pub fn same_shape(op: &str, x: Spec<'_>, name: &str, other: Spec<'_>) -> Result<()> {
+    let (got, expected) = (other.shape(), x.shape());
+    let message = format_args!("got {name} of shape {got:?}, expected x's {expected:?}");
+    ensure(got == expected, op, message)
 }
 
 /// `other` (called `name`) has these dims.
-pub fn has_shape<'a>(
-    op: &str,
-    name: &str,
-    other: impl Into<Spec<'a>>,
-    expected: &[usize],
-) -> Result<()> {
-    let got = other.into().dims();
-    match got == expected {
-        true => Ok(()),
-        false => Err(error(
-            op,
-            format_args!("got {name} of shape {got:?}, expected {expected:?}"),
-        )),
-    }
+pub fn has_shape(op: &str, name: &str, other: &Layout, expected: &[usize]) -> Result<()> {
+    let got = other.dims();
+    let message = format_args!("got {name} of shape {got:?}, expected {expected:?}");
+    ensure(got == expected, op, message)
 }
 
 /// `other` (called `name`) broadcasts to x's shape.
-pub fn broadcasts<'a, 'b>(
-    op: &str,
-    x: impl Into<Spec<'a>>,
-    name: &str,
-    other: impl Into<Spec<'b>>,
-) -> Result<()> {
-    let (x, other) = (x.into(), other.into());
+pub fn broadcasts(op: &str, x: Spec<'_>, name: &str, other: Spec<'_>) -> Result<()> {
     let (dims, to) = (other.dims(), x.dims());
     let tail = &to[to.len().saturating_sub(dims.len())..];
     let fits = |(&d, &to): (&usize, &usize)| d == to || d == 1;
-    if dims.len() > to.len() || !dims.iter().zip(tail).all(fits) {
-        let (got, expected) = (other.shape(), x.shape());
-        let message = format!(
-            "got {name} of shape {got:?}, expected one that broadcasts to x's {expected:?}"
-        );
-        return Err(error(op, message));
-    }
-    Ok(())
+    ensure(
+        dims.len() <= to.len() && dims.iter().zip(tail).all(fits),
+        op,
+        format_args!("got {name} of shape {dims:?}, expected one that broadcasts to x's {to:?}"),
+    )
 }
 
 /// `other` (called `name`) is a vector of `len` elements, one for each `of_what` of x.
@@ -151,47 +118,33 @@ pub fn vector<'a>(
     len: usize,
     of_what: &str,
 ) -> Result<()> {
-    let other = other.into();
-    if other.dims() != [len] {
-        let shape = other.shape();
-        let message =
-            format!("got {name} of shape {shape:?}, expected [{len}] for x's {of_what} of {len}");
-        return Err(error(op, message));
-    }
-    Ok(())
+    let got = other.into().dims();
+    ensure(
+        got == [len],
+        op,
+        format_args!("got {name} of shape {got:?}, expected [{len}] for x's {of_what} of {len}"),
+    )
 }
 
 /// A positive, finite epsilon.
 pub fn eps(op: &str, eps: f64) -> Result<()> {
-    if !(eps > 0.0 && eps.is_finite()) {
-        return Err(error(
-            op,
-            format_args!("got eps = {eps}, expected a positive number"),
-        ));
-    }
-    Ok(())
+    let message = format_args!("got eps = {eps}, expected a positive number");
+    ensure(eps > 0.0 && eps.is_finite(), op, message)
 }
 
 /// An in-place op on a tensor of a graph would change what its backward reads.
 pub fn untracked(op: &str, x: &Tensor) -> Result<()> {
-    if x.track_op() {
-        let message =
-            "got a tensor that tracks gradients, expected one that may be overwritten in place; \
-                       detach() it or use the out-of-place op";
-        return Err(error(op, message));
-    }
-    Ok(())
+    let message =
+        "got a tensor that tracks gradients, expected one that may be overwritten in place; \
+                   detach() it or use the out-of-place op";
+    ensure(!x.track_op(), op, message)
 }
 
 /// A tensor that an op struct holds beside its arguments gets no gradient, so that one which tracks it must not be given.
 pub fn frozen(op: &str, held: &[&Tensor]) -> Result<()> {
-    match held.iter().any(|t| t.track_op()) {
-        false => Ok(()),
-        true => Err(error(
-            op,
-            "got an op that holds a tensor which tracks gradients, expected a detached one: it would get no gradient",
-        )),
-    }
+    let message =
+        "got an op that holds a tensor which tracks gradients, expected a detached one: it would get no gradient";
+    ensure(!held.iter().any(|t| t.track_op()), op, message)
 }
 
 /// Whether our kernels serve this tensor's device and dtype; otherwise ops use their reference.

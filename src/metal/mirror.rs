@@ -21,6 +21,17 @@ macro_rules! assert_mirrors {
 }
 pub(crate) use assert_mirrors;
 
+/// The test that parameter structs have the layouts of the kernels', each as [`assert_mirrors`] takes it.
+macro_rules! mirrors {
+    ($($ty:ident => $kernel:literal $msl:ident $fields:tt)+) => {
+        #[test]
+        fn params_mirror_the_kernels() {
+            $($crate::metal::mirror::assert_mirrors!($ty => $kernel $msl $fields);)+
+        }
+    };
+}
+pub(crate) use mirrors;
+
 /// A field of either side.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Field {

@@ -36,6 +36,8 @@ pub(crate) mod sources;
 #[cfg(feature = "metal")]
 mod device;
 #[cfg(feature = "metal")]
+pub(crate) mod elementwise;
+#[cfg(feature = "metal")]
 mod in_place;
 #[cfg(feature = "metal")]
 mod launch;
@@ -45,6 +47,8 @@ mod library;
 pub(crate) mod matmul;
 #[cfg(feature = "metal")]
 mod operand;
+#[cfg(feature = "metal")]
+mod output;
 #[cfg(feature = "metal")]
 mod rows;
 #[cfg(all(feature = "metal", test))]
@@ -63,5 +67,6 @@ pub(crate) use {
     in_place::InPlace,
     launch::Launch,
     operand::{aligned4, alloc, dtype_name, finish, Operand, Spread},
+    output::{build, update},
     rows::{aligned_rows, row_grid, RowOperand, RowStrides, SIMD_COLS},
 };

@@ -2,6 +2,7 @@
 //! once for each op.
 
 use super::{ArgMut, Args, Grads, InplaceOp, Op, OpResult, Spec};
+use crate::check;
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
 use candle_core::{CpuStorage, Result, Tensor};
@@ -23,7 +24,7 @@ impl<O: Op> AnyOp for O {
         O::ARGS
     }
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        Op::check(self, name, args)
+        super::check(self, name, args)
     }
     fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
         Op::cpu(self, args)
@@ -43,20 +44,23 @@ impl<O: Op> AnyOp for O {
 /// Any [`InplaceOp`]; the methods are those of the same name.
 pub(crate) trait AnyInplaceOp: AnyOp {
     fn check_inplace(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()>;
-    fn cpu_inplace(&self, x: ArgMut, rest: Args<CpuStorage>) -> Result<()>;
+    fn cpu_inplace(&self, x: ArgMut<CpuStorage>, rest: Args<CpuStorage>) -> Result<()>;
     #[cfg(feature = "metal")]
-    fn metal_inplace(&self, args: Args<MetalStorage>) -> Result<()>;
+    fn metal_inplace(&self, x: ArgMut<MetalStorage>, rest: Args<MetalStorage>) -> Result<()>;
 }
 
 impl<O: InplaceOp> AnyInplaceOp for O {
     fn check_inplace(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
+        if O::FLOATS {
+            check::same_floats(name, O::ARGS, args)?;
+        }
         InplaceOp::check_inplace(self, name, args)
     }
-    fn cpu_inplace(&self, x: ArgMut, rest: Args<CpuStorage>) -> Result<()> {
+    fn cpu_inplace(&self, x: ArgMut<CpuStorage>, rest: Args<CpuStorage>) -> Result<()> {
         InplaceOp::cpu_inplace(self, x, rest)
     }
     #[cfg(feature = "metal")]
-    fn metal_inplace(&self, args: Args<MetalStorage>) -> Result<()> {
-        InplaceOp::metal_inplace(self, args)
+    fn metal_inplace(&self, x: ArgMut<MetalStorage>, rest: Args<MetalStorage>) -> Result<()> {
+        InplaceOp::metal_inplace(self, x, rest)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::any::{AnyInplaceOp, AnyOp};
 use super::candle::candle_op;
-use super::{InplaceOp, Op, Spec};
+use super::{specs, InplaceOp, Op};
 use crate::check;
 use candle_core::{Error, Result, Tensor};
 
@@ -33,10 +33,6 @@ pub(crate) fn apply_inplace<O: InplaceOp>(
     rest: &[&Tensor],
 ) -> Result<()> {
     in_place(name, &op, x, rest)
-}
-
-fn specs<'a>(args: &[&'a Tensor]) -> Vec<Spec<'a>> {
-    args.iter().map(|&t| t.into()).collect()
 }
 
 fn by_reference(name: &'static str, op: &dyn AnyOp, args: &[&Tensor]) -> Result<Tensor> {

@@ -1,12 +1,10 @@
 //! Candle's `CustomOp1/2/3` and `InplaceOp1/2/3`, implemented for any [`Op`](super::Op).
 
 use super::any::{AnyInplaceOp, AnyOp};
-use super::{Arg, Spec};
+use super::storage::KernelStorage;
+use super::{Arg, ArgMut, Args, OpResult, Spec};
 use crate::check;
-use candle_core::backend::BackendStorage;
-#[cfg(feature = "metal")]
-use candle_core::MetalStorage;
-use candle_core::{CpuStorage, Error, Layout, Result, Shape, Tensor};
+use candle_core::{Error, Layout, Result, Tensor};
 
 /// Makes a public op struct a Candle CustomOp, under the op's own name: `custom_op!(Softmax: CustomOp1, InplaceOp1);`.
 /// With `=> |s| ..` the kernels are those of another [`Op`](crate::op::Op), made from the struct.
@@ -33,17 +31,13 @@ macro_rules! candle_op {
 
     (@out $kind:ident ($($s:ident $l:ident $t:ident),+), [$($generics:tt)*], $ty:ty, |$this:ident| ($op:expr, $name:expr)) => {
         impl<$($generics)*> candle_core::$kind for $ty {
-            fn name(&self) -> &'static str {
-                let $this = self;
-                let _ = $this;
-                $name
-            }
+            $crate::op::candle_op!(@name self, $this, $name);
             fn cpu_fwd(
                 &self,
                 $($s: &candle_core::CpuStorage, $l: &candle_core::Layout),+
             ) -> candle_core::Result<(candle_core::CpuStorage, candle_core::Shape)> {
                 let $this = self;
-                $crate::op::candle::cpu($op, $name, [$(($s, $l)),+])
+                $crate::op::candle::forward($op, $name, [$(($s, $l)),+])
             }
             #[cfg(feature = "metal")]
             fn metal_fwd(
@@ -51,7 +45,7 @@ macro_rules! candle_op {
                 $($s: &candle_core::MetalStorage, $l: &candle_core::Layout),+
             ) -> candle_core::Result<(candle_core::MetalStorage, candle_core::Shape)> {
                 let $this = self;
-                $crate::op::candle::metal($op, $name, [$(($s, $l)),+])
+                $crate::op::candle::forward($op, $name, [$(($s, $l)),+])
             }
             #[allow(unused_parens, reason = "one gradient needs none, several need them")]
             fn bwd(
@@ -69,11 +63,7 @@ macro_rules! candle_op {
 
     (@in $kind:ident ($($s:ident $l:ident),*), [$($generics:tt)*], $ty:ty, |$this:ident| ($op:expr, $name:expr)) => {
         impl<$($generics)*> candle_core::$kind for $ty {
-            fn name(&self) -> &'static str {
-                let $this = self;
-                let _ = $this;
-                $name
-            }
+            $crate::op::candle_op!(@name self, $this, $name);
             fn cpu_fwd(
                 &self,
                 x: &mut candle_core::CpuStorage,
@@ -81,7 +71,7 @@ macro_rules! candle_op {
                 $($s: &candle_core::CpuStorage, $l: &candle_core::Layout),*
             ) -> candle_core::Result<()> {
                 let $this = self;
-                $crate::op::candle::cpu_inplace($op, $name, (x, l), &[$(($s, $l)),*])
+                $crate::op::candle::inplace($op, $name, (x, l), &[$(($s, $l)),*])
             }
             #[cfg(feature = "metal")]
             fn metal_fwd(
@@ -91,8 +81,16 @@ macro_rules! candle_op {
                 $($s: &candle_core::MetalStorage, $l: &candle_core::Layout),*
             ) -> candle_core::Result<()> {
                 let $this = self;
-                $crate::op::candle::metal_inplace($op, $name, (x, l), &[$(($s, $l)),*])
+                $crate::op::candle::inplace($op, $name, (x, l), &[$(($s, $l)),*])
             }
+        }
+    };
+
+    (@name $self:ident, $this:ident, $name:expr) => {
+        fn name(&$self) -> &'static str {
+            let $this = $self;
+            let _ = $this;
+            $name
         }
     };
 }
@@ -104,36 +102,11 @@ macro_rules! Grad {
 }
 pub(crate) use Grad;
 
-fn spec<'a, S: BackendStorage>(&(storage, layout): &Arg<'a, S>) -> Spec<'a> {
+fn spec<'a, S: KernelStorage>(&(storage, layout): &Arg<'a, S>) -> Spec<'a> {
     Spec {
         layout,
         dtype: storage.dtype(),
     }
-}
-
-/// The elements of a storage.
-fn cpu_len(storage: &CpuStorage) -> usize {
-    match storage {
-        CpuStorage::U8(v) => v.len(),
-        CpuStorage::U32(v) => v.len(),
-        CpuStorage::I16(v) => v.len(),
-        CpuStorage::I32(v) => v.len(),
-        CpuStorage::I64(v) => v.len(),
-        CpuStorage::BF16(v) => v.len(),
-        CpuStorage::F16(v) => v.len(),
-        CpuStorage::F32(v) => v.len(),
-        CpuStorage::F64(v) => v.len(),
-        CpuStorage::F8E4M3(v) => v.len(),
-        CpuStorage::F6E2M3(v)
-        | CpuStorage::F6E3M2(v)
-        | CpuStorage::F4(v)
-        | CpuStorage::F8E8M0(v) => v.len(),
-    }
-}
-
-#[cfg(feature = "metal")]
-fn metal_len(storage: &MetalStorage) -> usize {
-    storage.buffer().length() / storage.dtype().size_in_bytes().max(1)
 }
 
 /// Every element of the layout lies in a storage of `len` elements. A tensor's own layout always fits; one that a user
@@ -171,29 +144,16 @@ fn no_overlap(name: &'static str, layout: &Layout) -> Result<()> {
     }
 }
 
-pub(crate) fn cpu<const N: usize>(
+pub(crate) fn forward<S: KernelStorage, const N: usize>(
     op: &dyn AnyOp,
     name: &'static str,
-    args: [Arg<'_, CpuStorage>; N],
-) -> Result<(CpuStorage, Shape)> {
+    args: [Arg<'_, S>; N],
+) -> OpResult<S> {
     for (storage, layout) in &args {
-        in_bounds(name, cpu_len(storage), layout)?;
+        in_bounds(name, storage.len(), layout)?;
     }
     op.check(name, &args.each_ref().map(spec))?;
-    op.cpu(&args)
-}
-
-#[cfg(feature = "metal")]
-pub(crate) fn metal<const N: usize>(
-    op: &dyn AnyOp,
-    name: &'static str,
-    args: [Arg<'_, MetalStorage>; N],
-) -> Result<(MetalStorage, Shape)> {
-    for (storage, layout) in &args {
-        in_bounds(name, metal_len(storage), layout)?;
-    }
-    op.check(name, &args.each_ref().map(spec))?;
-    op.metal(&args)
+    S::run(op, &args)
 }
 
 pub(crate) fn bwd<const N: usize>(
@@ -216,39 +176,18 @@ pub(crate) fn bwd<const N: usize>(
     })
 }
 
-pub(crate) fn cpu_inplace(
+pub(crate) fn inplace<S: KernelStorage>(
     op: &dyn AnyInplaceOp,
     name: &'static str,
-    x: (&mut CpuStorage, &Layout),
-    rest: &[Arg<'_, CpuStorage>],
-) -> Result<()> {
-    for (storage, layout) in rest {
-        in_bounds(name, cpu_len(storage), layout)?;
-    }
-    in_bounds(name, cpu_len(x.0), x.1)?;
-    no_overlap(name, x.1)?;
-    let mut specs = vec![Spec {
-        layout: x.1,
-        dtype: x.0.dtype(),
-    }];
-    specs.extend(rest.iter().map(spec));
-    op.check_inplace(name, &specs)?;
-    op.cpu_inplace(x, rest)
-}
-
-#[cfg(feature = "metal")]
-pub(crate) fn metal_inplace(
-    op: &dyn AnyInplaceOp,
-    name: &'static str,
-    x: (&mut MetalStorage, &Layout),
-    rest: &[Arg<'_, MetalStorage>],
+    x: ArgMut<S>,
+    rest: Args<S>,
 ) -> Result<()> {
     let args = [&[(&*x.0, x.1)], rest].concat();
     for (storage, layout) in &args {
-        in_bounds(name, metal_len(storage), layout)?;
+        in_bounds(name, storage.len(), layout)?;
     }
     no_overlap(name, x.1)?;
     let specs: Vec<Spec> = args.iter().map(spec).collect();
     op.check_inplace(name, &specs)?;
-    op.metal_inplace(&args)
+    S::run_inplace(op, x, rest)
 }

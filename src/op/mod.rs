@@ -18,13 +18,15 @@
 mod any;
 mod apply;
 pub(crate) mod candle;
+mod kernels;
 mod multi;
+mod storage;
 
 pub(crate) use apply::{apply, apply_inplace, apply_kernel};
 pub(crate) use candle::{candle_op, custom_op};
-#[cfg(feature = "metal")]
-pub(crate) use multi::with_metal_storages;
-pub(crate) use multi::{apply_multi, with_cpu_storages, MultiOp};
+pub(crate) use kernels::{kernels, signature};
+pub(crate) use multi::{apply_multi, MultiOp};
+pub(crate) use storage::{with_storages, KernelStorage};
 
 use crate::check;
 #[cfg(feature = "metal")]
@@ -37,11 +39,14 @@ pub(crate) type Arg<'a, S> = (&'a S, &'a Layout);
 /// The arguments of a call.
 pub(crate) type Args<'a, S> = &'a [Arg<'a, S>];
 
-/// The argument that an in-place op overwrites, on the CPU.
-pub(crate) type ArgMut<'a> = (&'a mut CpuStorage, &'a Layout);
+/// The argument that an in-place op overwrites.
+pub(crate) type ArgMut<'a, S> = (&'a mut S, &'a Layout);
 
 /// The result of a kernel.
 pub(crate) type OpResult<S> = Result<(S, Shape)>;
+
+/// The results of a kernel with several outputs.
+pub(crate) type OpResults<S> = Result<Vec<(S, Shape)>>;
 
 /// The gradients of the inputs, `None` for those that need none.
 pub(crate) type Grads = Result<Vec<Option<Tensor>>>;
@@ -82,11 +87,15 @@ pub(crate) trait Op: Send + Sync + 'static {
     const NAME: &'static str;
     /// What errors call the arguments, in order. A call may leave out the last ones.
     const ARGS: &'static [&'static str];
+    /// Whether all arguments are of one floating-point dtype, which is then checked before [`Op::check`].
+    const FLOATS: bool = true;
 
     /// Accepts or refuses a call. It runs once per call, by whatever route, before any kernel; it must refuse every
     /// combination of shapes, dtypes and fields of the op for which a kernel would read or write out of bounds.
     /// Errors begin with `name`, the function that was called.
-    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()>;
+    fn check(&self, _name: &'static str, _args: &[Spec<'_>]) -> Result<()> {
+        Ok(())
+    }
 
     /// The result on the CPU.
     fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage>;
@@ -114,14 +123,36 @@ pub(crate) trait Op: Send + Sync + 'static {
 /// An op that can also write its result to the memory of its first argument.
 pub(crate) trait InplaceOp: Op {
     /// Overwrites `x`, on the CPU. `rest` are the other arguments.
-    fn cpu_inplace(&self, x: ArgMut, rest: Args<CpuStorage>) -> Result<()>;
+    fn cpu_inplace(&self, x: ArgMut<CpuStorage>, rest: Args<CpuStorage>) -> Result<()>;
 
-    /// Overwrites the first argument, on Metal.
+    /// Overwrites `x`, on Metal.
     #[cfg(feature = "metal")]
-    fn metal_inplace(&self, args: Args<MetalStorage>) -> Result<()>;
+    fn metal_inplace(&self, x: ArgMut<MetalStorage>, rest: Args<MetalStorage>) -> Result<()>;
 
     /// As [`Op::check`], for the in-place form. Where it refuses more, it must call [`Op::check`] itself.
     fn check_inplace(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        self.check(name, args)
+        Op::check(self, name, args)
     }
+}
+
+/// The gradients of those `inputs` that track one, each by the function at its place. The functions of arguments that a
+/// call has left out are not called.
+pub(crate) fn grads(inputs: &[&Tensor], of: &[&dyn Fn() -> Result<Tensor>]) -> Grads {
+    let grad = |(input, grad): (&&Tensor, &&dyn Fn() -> Result<Tensor>)| {
+        input.track_op().then(grad).transpose()
+    };
+    inputs.iter().zip(of).map(grad).collect()
+}
+
+/// All checks of a call of an op, as kernels rely on them.
+pub(crate) fn check<O: Op>(op: &O, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
+    if O::FLOATS {
+        check::same_floats(name, O::ARGS, args)?;
+    }
+    op.check(name, args)
+}
+
+/// The checks' view of tensors.
+pub(crate) fn specs<'a>(args: &[&'a Tensor]) -> Vec<Spec<'a>> {
+    args.iter().map(|&t| t.into()).collect()
 }

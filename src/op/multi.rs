@@ -16,13 +16,12 @@
 //! gradients of all inputs in one call of [`MultiOp::bwd`] and leaves them there, and each `Inputs` passes its own on.
 //! A backward pass runs on one thread, so the mailbox is kept per thread: two threads may go through one graph at once.
 
-use super::{Arg, Args, Grads, Op, OpResult, Spec};
+use super::{signature, specs, with_storages, Args, Grads, Op, OpResult, OpResults, Spec};
 use crate::check;
 use candle_core::op::BackpropOp;
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
-use candle_core::{CpuStorage, CustomOp1, Device, Layout, Result, Shape, Storage, Tensor};
-use std::cell::Cell;
+use candle_core::{CpuStorage, Device, Result, Shape, Storage, Tensor};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, ThreadId};
@@ -34,18 +33,13 @@ pub(crate) trait MultiOp: Send + Sync + 'static {
     const SAVED: usize = 0;
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()>;
-    fn cpu(&self, args: &[Arg<'_, CpuStorage>]) -> Result<Vec<(CpuStorage, Shape)>>;
+    fn cpu(&self, args: Args<CpuStorage>) -> OpResults<CpuStorage>;
     #[cfg(feature = "metal")]
-    fn metal(&self, args: &[Arg<'_, MetalStorage>]) -> Result<Vec<(MetalStorage, Shape)>>;
+    fn metal(&self, args: Args<MetalStorage>) -> OpResults<MetalStorage>;
 
     /// The gradients of the inputs. `outputs` holds all outputs, the saved ones last; `grads` has an entry for each that
     /// is not saved, `None` where it did not contribute to the loss.
-    fn bwd(
-        &self,
-        inputs: &[Tensor],
-        outputs: &[Tensor],
-        grads: &[Option<Tensor>],
-    ) -> Result<Vec<Option<Tensor>>>;
+    fn bwd(&self, inputs: &[Tensor], outputs: &[Tensor], grads: &[Option<Tensor>]) -> Grads;
 
     fn reference(&self, args: &[&Tensor]) -> Result<Vec<Tensor>>;
 }
@@ -57,21 +51,20 @@ pub(crate) fn apply_multi<O: MultiOp>(
     args: &[&Tensor],
 ) -> Result<Vec<Tensor>> {
     check::same_device(name, O::ARGS, args)?;
-    let specs: Vec<Spec> = args.iter().map(|&t| t.into()).collect();
-    op.check(name, &specs)?;
+    op.check(name, &specs(args))?;
     if !check::has_kernel(args[0]) {
         return op.reference(args);
     }
     let outputs: Vec<(Storage, Shape)> = match args[0].device() {
         #[cfg(feature = "metal")]
-        Device::Metal(_) => with_metal_storages(name, args, |args| op.metal(args))?
-            .into_iter()
-            .map(|(storage, shape)| (Storage::Metal(storage), shape))
-            .collect(),
-        Device::Cpu => with_cpu_storages(name, args, |args| op.cpu(args))?
-            .into_iter()
-            .map(|(storage, shape)| (Storage::Cpu(storage), shape))
-            .collect(),
+        Device::Metal(_) => wrapped(
+            with_storages(name, args, |args| op.metal(args))?,
+            Storage::Metal,
+        ),
+        Device::Cpu => wrapped(
+            with_storages(name, args, |args| op.cpu(args))?,
+            Storage::Cpu,
+        ),
         device => {
             let location = device.location();
             return Err(check::error(
@@ -85,6 +78,11 @@ pub(crate) fn apply_multi<O: MultiOp>(
         return Ok(outputs.into_iter().take(returned).map(untracked).collect());
     }
     in_graph(name, op, args, outputs, returned)
+}
+
+fn wrapped<S>(outputs: Vec<(S, Shape)>, wrap: fn(S) -> Storage) -> Vec<(Storage, Shape)> {
+    let outputs = outputs.into_iter();
+    outputs.map(|(s, shape)| (wrap(s), shape)).collect()
 }
 
 fn untracked((storage, shape): (Storage, Shape)) -> Tensor {
@@ -167,11 +165,9 @@ impl Mailbox {
 /// What a token's op needs: nothing is checked or computed, one element is returned.
 macro_rules! token_op {
     ($bwd:item) => {
-        const NAME: &'static str = "token";
-        const ARGS: &'static [&'static str] = &[];
-        fn check(&self, _: &'static str, _: &[Spec<'_>]) -> Result<()> {
-            Ok(())
-        }
+        signature!("token"());
+        const FLOATS: bool = false;
+
         fn cpu(&self, _: Args<CpuStorage>) -> OpResult<CpuStorage> {
             Ok((CpuStorage::F32(vec![0.0]), 1.into()))
         }
@@ -264,11 +260,9 @@ impl Output {
 }
 
 impl Op for Output {
-    const NAME: &'static str = "output";
-    const ARGS: &'static [&'static str] = &[];
-    fn check(&self, _: &'static str, _: &[Spec<'_>]) -> Result<()> {
-        Ok(())
-    }
+    signature!("output"());
+    const FLOATS: bool = false;
+
     fn cpu(&self, _: Args<CpuStorage>) -> OpResult<CpuStorage> {
         match self.take() {
             Some((Storage::Cpu(storage), shape)) => Ok((storage, shape)),
@@ -294,100 +288,6 @@ impl Op for Output {
     }
 }
 
-/// Stamps `with_cpu_storages` and `with_metal_storages`.
-macro_rules! with_storages {
-    ($(#[$attr:meta])* $with:ident, $look:ident, $storage:ty, $fwd:ident, $place:literal, |$s:ident| $nothing:expr) => {
-        /// Calls `f` with the storages of any number of tensors, all of them on this device.
-        ///
-        /// An op reads the tensors beyond its CustomOp's arguments through here. Each storage is locked by applying a
-        /// CustomOp to its tensor, because that takes Candle's recursive read lock: `Tensor::storage_and_layout` would
-        /// wait for ever where this thread already reads the same storage and another thread waits to write it.
-        $(#[$attr])*
-        pub(crate) fn $with<R>(
-            name: &'static str,
-            tensors: &[&Tensor],
-            f: impl FnOnce(&[Arg<'_, $storage>]) -> Result<R>,
-        ) -> Result<R> {
-            fn nested<R>(
-                name: &'static str,
-                tensors: &[&Tensor],
-                args: &[Arg<'_, $storage>],
-                f: &mut dyn FnMut(&[Arg<'_, $storage>]) -> Result<R>,
-            ) -> Result<R> {
-                let Some((tensor, rest)) = tensors.split_first() else {
-                    return f(args);
-                };
-                let op = $look {
-                    name,
-                    f: Cell::new(Some(|arg: Arg<'_, $storage>| nested(name, rest, &[args, &[arg]].concat(), f))),
-                    result: Cell::new(None),
-                };
-                tensor.apply_op1_no_bwd(&op)?;
-                let other = || check::error(name, concat!("got a tensor on another device, expected ", $place));
-                op.result.into_inner().ok_or_else(other)
-            }
-            let mut f = Some(f);
-            nested(name, tensors, &[], &mut |args| match f.take() {
-                Some(f) => f(args),
-                None => Err(check::error(name, "the storages were read twice")),
-            })
-        }
-
-        /// Calls the closure with the storage that Candle has locked, and keeps its result.
-        $(#[$attr])*
-        struct $look<F, R> {
-            name: &'static str,
-            f: Cell<Option<F>>,
-            result: Cell<Option<R>>,
-        }
-
-        $(#[$attr])*
-        impl<R, F: FnOnce(Arg<'_, $storage>) -> Result<R>> CustomOp1 for $look<F, R> {
-            fn name(&self) -> &'static str {
-                self.name
-            }
-            with_storages!(@cpu $fwd, self, $storage, $s, $nothing);
-        }
-    };
-    (@cpu cpu_fwd, $this:ident, $storage:ty, $s:ident, $nothing:expr) => {
-        fn cpu_fwd(&$this, $s: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-            if let Some(f) = $this.f.take() {
-                $this.result.set(Some(f(($s, layout))?));
-            }
-            Ok(($nothing, 0.into()))
-        }
-    };
-    (@cpu metal_fwd, $this:ident, $storage:ty, $s:ident, $nothing:expr) => {
-        fn cpu_fwd(&$this, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
-            Err(check::error($this.name, "got a tensor on the CPU, expected Metal"))
-        }
-        fn metal_fwd(&$this, $s: &MetalStorage, layout: &Layout) -> Result<(MetalStorage, Shape)> {
-            if let Some(f) = $this.f.take() {
-                $this.result.set(Some(f(($s, layout))?));
-            }
-            Ok(($nothing, 0.into()))
-        }
-    };
-}
-
-with_storages!(
-    with_cpu_storages,
-    LookCpu,
-    CpuStorage,
-    cpu_fwd,
-    "the CPU",
-    |_s| CpuStorage::F32(Vec::new())
-);
-with_storages!(
-    #[cfg(feature = "metal")]
-    with_metal_storages,
-    LookMetal,
-    MetalStorage,
-    metal_fwd,
-    "Metal",
-    |s| s.clone()
-);
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -403,7 +303,7 @@ mod tests {
         fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
             check::same_floats(name, Self::ARGS, args)
         }
-        fn cpu(&self, args: &[Arg<'_, CpuStorage>]) -> Result<Vec<(CpuStorage, Shape)>> {
+        fn cpu(&self, args: Args<CpuStorage>) -> OpResults<CpuStorage> {
             let [a, b, c, d] = [0, 1, 2, 3].map(|i| args[i].0.as_slice::<f32>());
             let (a, b, c, d) = (a?, b?, c?, d?);
             let shape = args[0].1.shape();
@@ -418,15 +318,10 @@ mod tests {
             ])
         }
         #[cfg(feature = "metal")]
-        fn metal(&self, _: &[Arg<'_, MetalStorage>]) -> Result<Vec<(MetalStorage, Shape)>> {
+        fn metal(&self, _: Args<MetalStorage>) -> OpResults<MetalStorage> {
             candle_core::bail!("a test on the CPU alone")
         }
-        fn bwd(
-            &self,
-            inputs: &[Tensor],
-            outputs: &[Tensor],
-            grads: &[Option<Tensor>],
-        ) -> Result<Vec<Option<Tensor>>> {
+        fn bwd(&self, inputs: &[Tensor], outputs: &[Tensor], grads: &[Option<Tensor>]) -> Grads {
             assert_eq!((outputs.len(), grads.len()), (3, 2));
             let product = (&inputs[0] * &inputs[1])?;
             assert_eq!(outputs[2].to_vec1::<f32>()?, product.to_vec1::<f32>()?);
@@ -525,28 +420,6 @@ mod tests {
                         assert_eq!(got.expect("a gradient").expect("values"), want);
                     }
                 });
-            }
-        });
-        Ok(())
-    }
-
-    /// Reading a storage that this thread already reads does not wait for another thread's turn to write it.
-    #[test]
-    fn a_storage_is_read_twice_while_another_thread_waits_to_write() -> Result<()> {
-        let x = Tensor::zeros(64, candle_core::DType::F32, &Device::Cpu)?;
-        thread::scope(|scope| {
-            let (writer, ones) = (x.clone(), x.ones_like().expect("ones"));
-            let writes = scope.spawn(move || {
-                for _ in 0..2000 {
-                    writer.slice_set(&ones, 0, 0).expect("a write");
-                }
-            });
-            while !writes.is_finished() {
-                with_cpu_storages("test", &[&x, &x, &x], |args| {
-                    assert_eq!(args.len(), 3);
-                    Ok(())
-                })
-                .expect("three readers");
             }
         });
         Ok(())

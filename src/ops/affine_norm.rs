@@ -1,22 +1,10 @@
 //! The gradients of norms with an optional weight and bias, all of them from one op.
 
-use crate::check;
 use crate::layout::as_vector;
-pub(crate) use crate::op::Arg;
-use crate::op::{self, Args, Op, OpResult, Spec};
+use crate::op::{self, Grads, Op};
 use candle_core::shape::Dim;
-#[cfg(feature = "metal")]
-use candle_core::MetalStorage;
-use candle_core::{CpuStorage, Result, Shape, Tensor};
+use candle_core::{Result, Tensor};
 use std::sync::{Mutex, PoisonError};
-
-/// Weight and bias, where there are any.
-pub type Vectors<'a, S> = [Option<Arg<'a, S>>; 2];
-
-/// The arguments that follow x.
-pub fn vectors<'a, S>(args: &[Arg<'a, S>]) -> Vectors<'a, S> {
-    [args.get(1).copied(), args.get(2).copied()]
-}
 
 /// The arguments of a norm of `x` with vectors over dim `dim`. A bias without a weight gets a weight of ones.
 pub fn with_args<R>(
@@ -59,56 +47,27 @@ pub fn ones(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
     Ok(last.insert(ones).clone())
 }
 
-/// A norm of `(x[, weight[, bias]])` whose kernels compute all gradients together.
-///
-/// `*_bwd` returns `[dx, dweight, dbias]` one after the other in a flat tensor, of the vectors' gradients only the first
-/// `vectors`: one op reads x and the gradient once for all of them.
-pub trait AffineNorm: Op + Copy {
-    /// The name of the op that computes the gradients.
-    const BWD_NAME: &'static str;
-
-    fn cpu_bwd(
-        &self,
-        x: Arg<CpuStorage>,
-        grad_out: Arg<CpuStorage>,
-        weight: Option<Arg<CpuStorage>>,
-        vectors: usize,
-    ) -> Result<(CpuStorage, Shape)>;
-
-    #[cfg(feature = "metal")]
-    fn metal_bwd(
-        &self,
-        x: Arg<MetalStorage>,
-        grad_out: Arg<MetalStorage>,
-        weight: Option<Arg<MetalStorage>>,
-        vectors: usize,
-    ) -> Result<(MetalStorage, Shape)>;
-}
-
 /// The gradients of the inputs `(x[, weight[, bias]])` that track them.
-pub fn gradients<N: AffineNorm>(
-    norm: N,
-    inputs: &[&Tensor],
-    grad_out: &Tensor,
-) -> Result<Vec<Option<Tensor>>> {
+pub fn gradients<N>(norm: N, inputs: &[&Tensor], grad_out: &Tensor) -> Grads
+where
+    AffineBwd<N>: Op,
+{
     let wanted: Vec<bool> = inputs.iter().map(|input| input.track_op()).collect();
     gradients_of(norm, inputs, &wanted, grad_out)
 }
 
 /// The gradients of the `wanted` inputs.
-pub fn gradients_of<N: AffineNorm>(
-    norm: N,
-    inputs: &[&Tensor],
-    wanted: &[bool],
-    grad_out: &Tensor,
-) -> Result<Vec<Option<Tensor>>> {
-    let x = inputs[0];
+pub fn gradients_of<N>(norm: N, inputs: &[&Tensor], wanted: &[bool], grad_out: &Tensor) -> Grads
+where
+    AffineBwd<N>: Op,
+{
     let vectors = wanted.iter().rposition(|&wanted| wanted).unwrap_or(0);
     let op = AffineBwd { norm, vectors };
-    let packed = match inputs.get(1) {
-        None => op::apply(N::BWD_NAME, op, &[x, grad_out])?,
-        Some(weight) => op::apply(N::BWD_NAME, op, &[x, grad_out, weight])?,
-    };
+    let args: Vec<&Tensor> = [inputs[0], grad_out]
+        .into_iter()
+        .chain(inputs.get(1).copied())
+        .collect();
+    let packed = op::apply(<AffineBwd<N> as Op>::NAME, op, &args)?;
     let mut start = 0;
     let mut part = |(input, &wanted): (&&Tensor, &bool)| {
         let len = input.elem_count();
@@ -119,33 +78,27 @@ pub fn gradients_of<N: AffineNorm>(
     inputs.iter().zip(wanted).map(&mut part).collect()
 }
 
-/// `(x, grad_out[, weight])` → the gradients in one flat tensor, see [`AffineNorm`].
+/// The gradients of a norm: `(x, grad_out[, weight])` → `[dx, dweight, dbias]` one after the other in a flat tensor, of the
+/// vectors' gradients only the first `vectors`. One op reads x and the gradient once for all of them.
 #[derive(Clone, Copy, Debug)]
-struct AffineBwd<N> {
-    norm: N,
+pub struct AffineBwd<N> {
+    pub norm: N,
     /// How many of dweight and dbias are wanted.
-    vectors: usize,
+    pub vectors: usize,
 }
 
-impl<N: AffineNorm> Op for AffineBwd<N> {
-    const NAME: &'static str = N::BWD_NAME;
-    const ARGS: &'static [&'static str] = &["x", "grad_out", "weight"];
+/// Makes the gradients of a norm an [`Op`], under this name: they are the `backward` of the modules `cpu` and `metal`.
+macro_rules! affine_bwd {
+    ($norm:ty, $name:literal) => {
+        impl Op for AffineBwd<$norm> {
+            $crate::op::signature!($name(x, grad_out, weight));
 
-    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
-        check::same_shape(name, args[0], "grad_out", args[1])?;
-        match args.get(2) {
-            None => self.norm.check(name, &args[..1]),
-            Some(weight) => self.norm.check(name, &[args[0], *weight]),
+            fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
+                check::same_shape(name, args[0], "grad_out", args[1])?;
+                self.norm.check(name, &[&args[..1], &args[2..]].concat())
+            }
+            $crate::op::kernels!(self, args => device::backward(self, args));
         }
-    }
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
-        let weight = args.get(2).copied();
-        self.norm.cpu_bwd(args[0], args[1], weight, self.vectors)
-    }
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        let weight = args.get(2).copied();
-        self.norm.metal_bwd(args[0], args[1], weight, self.vectors)
-    }
+    };
 }
+pub(super) use affine_bwd;

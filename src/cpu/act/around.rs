@@ -30,6 +30,35 @@ pub trait AroundAct<const I: usize, const K: usize, const O: usize>: Copy + Send
     fn output<S: Simd>(&self, s: S, x: [S::F; I], terms: [S::F; K]) -> [S::F; O];
 }
 
+/// Defines a type that implements [`AroundAct`]: its I, K and O and its terms, then z and the output as if by closures. `first`
+/// says that z is the first input as it is.
+macro_rules! around_act {
+    ($(#[$doc:meta])* $name:ident<$i:literal, $k:literal, $o:literal> of [$($term:ident),+] $($first:ident)?;
+        |$zs:pat_param, $zx:pat_param| $z:expr;
+        |$s:pat_param, $x:pat_param, $terms:pat_param| $output:expr) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy)]
+        struct $name;
+
+        impl $crate::cpu::act::AroundAct<$i, $k, $o> for $name {
+            const TERMS: [$crate::cpu::act::ActTerm; $k] = [$($crate::cpu::act::ActTerm::$term),+];
+            $(const ACT_INPUT_IS_FIRST: bool = $crate::cpu::act::around_act!(@ $first);)?
+            #[inline(always)]
+            fn act_input<S: Simd>(&self, $zs: S, $zx: [S::F; $i]) -> S::F {
+                $z
+            }
+            #[inline(always)]
+            fn output<S: Simd>(&self, $s: S, $x: [S::F; $i], $terms: [S::F; $k]) -> [S::F; $o] {
+                $output
+            }
+        }
+    };
+    (@ first) => {
+        true
+    };
+}
+pub(crate) use around_act;
+
 /// The op `P` around an activation.
 #[derive(Clone, Copy)]
 pub struct WithAct<P, const K: usize>(pub P, pub Act);

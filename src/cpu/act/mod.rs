@@ -10,6 +10,7 @@ mod around;
 mod lanes;
 
 pub use alone::{apply_in_place, ActAlone, Values};
+pub(crate) use around::around_act;
 pub use around::{ActTerm, AroundAct, WithAct};
 pub use lanes::*;
 

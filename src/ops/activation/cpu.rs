@@ -1,28 +1,19 @@
 //! Elementwise maps of one activation, and a shorter loop for 16-bit ReLU.
 
 use super::{Act, NAME};
-use crate::cpu::act::{ActAlone, ActTerm, AroundAct, WithAct};
+use crate::cpu::act::{around_act, ActAlone, WithAct};
 use crate::cpu::elementwise::{self, ElementwiseOp, Input};
 use crate::cpu::simd::Simd;
 use crate::cpu::{element::Element, gather, with_float};
+use crate::op::{Arg, ArgMut, OpResult};
 use candle_core::backend::BackendStorage;
-use candle_core::{op, CpuStorage, Layout, Result, Shape};
+use candle_core::{op, CpuStorage, Result};
 
-/// dx = g · act′(x)
-#[derive(Clone, Copy)]
-struct Backward;
-
-impl AroundAct<2, 1, 1> for Backward {
-    const TERMS: [ActTerm; 1] = [ActTerm::Derivative];
-    const ACT_INPUT_IS_FIRST: bool = true;
-    #[inline(always)]
-    fn act_input<S: Simd>(&self, _: S, [x, _]: [S::F; 2]) -> S::F {
-        x
-    }
-    #[inline(always)]
-    fn output<S: Simd>(&self, s: S, [_, g]: [S::F; 2], [derivative]: [S::F; 1]) -> [S::F; 1] {
-        [s.mul(g, derivative)]
-    }
+around_act! {
+    /// dx = g · act′(x)
+    Backward<2, 1, 1> of [Derivative] first;
+    |_, [x, _]| x;
+    |s, [_, g], [derivative]| [s.mul(g, derivative)]
 }
 
 /// ReLU on 16-bit elements as they are: without widening they run at the speed of memory.
@@ -35,20 +26,23 @@ impl<T: Element> ElementwiseOp<T, 1, 1> for ReluBits {
     }
     #[inline(always)]
     unsafe fn run<S: Simd>(&self, _: S, _: usize, [x]: [*const T; 1], [y]: [*mut T; 1], n: usize) {
-        // The compiler vectorises both loops by itself. One loop for both cases would need a check for overlap at run time.
-        if std::ptr::eq(x, y) {
-            for i in 0..n {
-                *y.add(i) = (*y.add(i)).relu();
-            }
-        } else {
-            for i in 0..n {
-                *y.add(i) = (*x.add(i)).relu();
+        // SAFETY: x and y have n elements. If they are the same memory, an element is read before it is written.
+        unsafe {
+            // The compiler vectorises both loops by itself. One loop for both cases would need a check for overlap at run time.
+            if std::ptr::eq(x, y) {
+                for i in 0..n {
+                    *y.add(i) = (*y.add(i)).relu();
+                }
+            } else {
+                for i in 0..n {
+                    *y.add(i) = (*x.add(i)).relu();
+                }
             }
         }
     }
 }
 
-pub fn forward(act: Act, x: &CpuStorage, l: &Layout) -> Result<(CpuStorage, Shape)> {
+pub fn forward(act: Act, (x, l): Arg<CpuStorage>) -> OpResult<CpuStorage> {
     let n = l.shape().elem_count();
     // Stock's loop runs at the speed of memory.
     if let (Act::Relu, CpuStorage::F32(_)) = (act, x) {
@@ -64,7 +58,7 @@ pub fn forward(act: Act, x: &CpuStorage, l: &Layout) -> Result<(CpuStorage, Shap
     Ok((out, l.shape().clone()))
 }
 
-pub fn forward_inplace(act: Act, x: &mut CpuStorage, l: &Layout) -> Result<()> {
+pub fn inplace(act: Act, (x, l): ArgMut<CpuStorage>) -> Result<()> {
     with_float!(NAME, x, |x: &[T]| {
         gather::update(x, l, |x: &mut [T]| {
             if act == Act::Relu && size_of::<T>() == 2 {
@@ -76,11 +70,7 @@ pub fn forward_inplace(act: Act, x: &mut CpuStorage, l: &Layout) -> Result<()> {
     })
 }
 
-pub fn backward(
-    act: Act,
-    (x, xl): (&CpuStorage, &Layout),
-    g: (&CpuStorage, &Layout),
-) -> Result<(CpuStorage, Shape)> {
+pub fn backward(act: Act, (x, xl): Arg<CpuStorage>, g: Arg<CpuStorage>) -> OpResult<CpuStorage> {
     let n = xl.shape().elem_count();
     let out = with_float!(NAME, x, T => {
         let inputs = [Input::<T>::dense((x, xl))?, Input::dense(g)?];

@@ -6,10 +6,8 @@ mod metal;
 
 pub use crate::act::Act;
 use crate::check;
-use crate::op::{self, custom_op, ArgMut, Args, Grads, InplaceOp, Op, OpResult, Spec};
-#[cfg(feature = "metal")]
-use candle_core::MetalStorage;
-use candle_core::{CpuStorage, DType, Result, Tensor};
+use crate::op::{self, custom_op, kernels, signature, Grads, InplaceOp, Op, Spec};
+use candle_core::{DType, Result, Tensor};
 
 const NAME: &str = "activation";
 
@@ -101,19 +99,8 @@ pub struct Activation(pub Act);
 custom_op!(Activation: CustomOp1, InplaceOp1);
 
 impl Op for Activation {
-    const NAME: &'static str = NAME;
-    const ARGS: &'static [&'static str] = &["x"];
-
-    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)
-    }
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
-        cpu::forward(self.0, args[0].0, args[0].1)
-    }
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        metal::forward(self.0, args[0].0, args[0].1)
-    }
+    signature!(NAME(x));
+    kernels!(self, args => device::forward(self.0, args[0]));
     fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
         let dx = grad_through_act(self.0, g, || Ok(inputs[0].clone()))?;
         Ok(vec![Some(dx)])
@@ -124,13 +111,7 @@ impl Op for Activation {
 }
 
 impl InplaceOp for Activation {
-    fn cpu_inplace(&self, (x, l): ArgMut, _: Args<CpuStorage>) -> Result<()> {
-        cpu::forward_inplace(self.0, x, l)
-    }
-    #[cfg(feature = "metal")]
-    fn metal_inplace(&self, args: Args<MetalStorage>) -> Result<()> {
-        metal::forward_inplace(self.0, args[0].0, args[0].1)
-    }
+    kernels!(in place: self, x, _ => device::inplace(self.0, x));
 }
 
 /// `g · act′(z)`: the gradient of the activation's input z. `z` is not called for the identity, which needs none.
@@ -150,20 +131,12 @@ pub(crate) fn grad_through_act(
 struct ActivationBwd(Act);
 
 impl Op for ActivationBwd {
-    const NAME: &'static str = "activation_bwd";
-    const ARGS: &'static [&'static str] = &["x", "grad_out"];
+    signature!("activation_bwd"(x, grad_out));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
         check::same_shape(name, args[0], "grad_out", args[1])
     }
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
-        cpu::backward(self.0, args[0], args[1])
-    }
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        metal::backward(self.0, args[0], args[1])
-    }
+    kernels!(self, args => device::backward(self.0, args[0], args[1]));
 }
 
 /// The composition of stock ops that [`activation`] replaces.

@@ -2,33 +2,22 @@
 
 use super::NAME;
 use crate::act::Act;
-use crate::cpu::act::{ActTerm, AroundAct, WithAct};
+use crate::cpu::act::{around_act, WithAct};
 use crate::cpu::elementwise::{self, Input};
 use crate::cpu::simd::Simd;
 use crate::cpu::{element::Element, gather, with_float};
-use candle_core::{CpuStorage, Layout, Result, Shape};
+use crate::op::{ArgMut, Args, OpResult};
+use candle_core::{CpuStorage, Result};
 
-#[derive(Clone, Copy)]
-struct Affine;
-
-impl AroundAct<3, 1, 1> for Affine {
-    const TERMS: [ActTerm; 1] = [ActTerm::Value];
-    #[inline(always)]
-    fn act_input<S: Simd>(&self, s: S, [x, scale, bias]: [S::F; 3]) -> S::F {
-        s.fma(x, scale, bias)
-    }
-    #[inline(always)]
-    fn output<S: Simd>(&self, _: S, _: [S::F; 3], [value]: [S::F; 1]) -> [S::F; 1] {
-        [value]
-    }
+around_act! {
+    /// act(x · scale + bias)
+    Affine<3, 1, 1> of [Value];
+    |s, [x, scale, bias]| s.fma(x, scale, bias);
+    |_, _, value| value
 }
 
-pub fn forward(
-    act: Act,
-    (x, xl): (&CpuStorage, &Layout),
-    scale: (&CpuStorage, &Layout),
-    bias: (&CpuStorage, &Layout),
-) -> Result<(CpuStorage, Shape)> {
+pub fn forward(act: Act, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+    let ((x, xl), scale, bias) = (args[0], args[1], args[2]);
     let n = xl.shape().elem_count();
     let out = with_float!(NAME, x, T => {
         let inputs = [
@@ -41,15 +30,10 @@ pub fn forward(
     Ok((out, xl.shape().clone()))
 }
 
-pub fn forward_inplace(
-    act: Act,
-    (x, xl): (&mut CpuStorage, &Layout),
-    scale: (&CpuStorage, &Layout),
-    bias: (&CpuStorage, &Layout),
-) -> Result<()> {
+pub fn inplace(act: Act, (x, l): ArgMut<CpuStorage>, rest: Args<CpuStorage>) -> Result<()> {
     with_float!(NAME, x, |x: &[T]| {
-        let inputs = [Input::spread(scale, xl)?, Input::spread(bias, xl)?];
-        gather::update(x, xl, |x: &mut [T]| {
+        let inputs = [Input::spread(rest[0], l)?, Input::spread(rest[1], l)?];
+        gather::update(x, l, |x: &mut [T]| {
             elementwise::map_in_place(x, inputs, WithAct(Affine, act))
         });
         Ok(())

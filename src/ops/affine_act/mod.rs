@@ -11,10 +11,8 @@ use super::activation::{self, grad_through_act, Act};
 use super::binary_act::mul_act;
 use super::reduce::sum_to;
 use crate::check;
-use crate::op::{self, custom_op, ArgMut, Args, Grads, InplaceOp, Op, OpResult, Spec};
-#[cfg(feature = "metal")]
-use candle_core::MetalStorage;
-use candle_core::{CpuStorage, Result, Tensor};
+use crate::op::{self, custom_op, kernels, signature, Grads, InplaceOp, Op, Spec};
+use candle_core::{Result, Tensor};
 
 const NAME: &str = "affine_act";
 
@@ -46,32 +44,20 @@ pub struct AffineAct(pub Act);
 custom_op!(AffineAct: CustomOp3, InplaceOp3);
 
 impl Op for AffineAct {
-    const NAME: &'static str = NAME;
-    const ARGS: &'static [&'static str] = &["x", "scale", "bias"];
+    signature!(NAME(x, scale, bias));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
         check::broadcasts(name, args[0], "scale", args[1])?;
         check::broadcasts(name, args[0], "bias", args[2])
     }
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
-        cpu::forward(self.0, args[0], args[1], args[2])
-    }
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        metal::forward(self.0, args[0], args[1], args[2])
-    }
+    kernels!(self, args => device::forward(self.0, args));
     fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
         let (x, scale, bias) = (inputs[0], inputs[1], inputs[2]);
         let dz = grad_through_act(self.0, g, || affine_act(x, scale, bias, Act::Identity))?;
         let dx = || mul_act(&dz, scale, Act::Identity);
         let dscale = || sum_to(&mul_act(&dz, x, Act::Identity)?, scale.shape());
         let dbias = || sum_to(&dz, bias.shape());
-        Ok(vec![
-            x.track_op().then(dx).transpose()?,
-            scale.track_op().then(dscale).transpose()?,
-            bias.track_op().then(dbias).transpose()?,
-        ])
+        op::grads(inputs, &[&dx, &dscale, &dbias])
     }
     fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
         reference(args[0], args[1], args[2], self.0)
@@ -79,13 +65,7 @@ impl Op for AffineAct {
 }
 
 impl InplaceOp for AffineAct {
-    fn cpu_inplace(&self, x: ArgMut, rest: Args<CpuStorage>) -> Result<()> {
-        cpu::forward_inplace(self.0, x, rest[0], rest[1])
-    }
-    #[cfg(feature = "metal")]
-    fn metal_inplace(&self, args: Args<MetalStorage>) -> Result<()> {
-        metal::forward_inplace(self.0, args[0], args[1], args[2])
-    }
+    kernels!(in place: self, x, rest => device::inplace(self.0, x, rest));
 }
 
 /// The composition of stock ops that [`affine_act`] replaces.

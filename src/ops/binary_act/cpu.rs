@@ -1,62 +1,39 @@
 //! Maps over (x, y) and (x, y, g); y is read by its period where it was broadcast.
 
 use super::{BinaryAct, BinaryOp, NAME};
-use crate::cpu::act::{ActTerm, AroundAct, WithAct};
+use crate::cpu::act::{around_act, WithAct};
 use crate::cpu::elementwise::{self, Input};
 use crate::cpu::simd::Simd;
 use crate::cpu::{element::Element, gather, with_float};
-use candle_core::{CpuStorage, Layout, Result, Shape};
+use crate::op::{Arg, ArgMut, OpResult};
+use candle_core::{CpuStorage, Result};
 
-/// act(x ∘ y)
-macro_rules! forward_of {
-    ($name:ident, $op:ident) => {
-        #[derive(Clone, Copy)]
-        struct $name;
-
-        impl AroundAct<2, 1, 1> for $name {
-            const TERMS: [ActTerm; 1] = [ActTerm::Value];
-            #[inline(always)]
-            fn act_input<S: Simd>(&self, s: S, [x, y]: [S::F; 2]) -> S::F {
-                s.$op(x, y)
-            }
-            #[inline(always)]
-            fn output<S: Simd>(&self, _: S, _: [S::F; 2], [value]: [S::F; 1]) -> [S::F; 1] {
-                [value]
-            }
-        }
-    };
-}
-forward_of!(Add, add);
-forward_of!(Mul, mul);
-
-/// dz = g · act′(x + y)
-#[derive(Clone, Copy)]
-struct AddBwd;
-
-impl AroundAct<3, 1, 1> for AddBwd {
-    const TERMS: [ActTerm; 1] = [ActTerm::Derivative];
-    #[inline(always)]
-    fn act_input<S: Simd>(&self, s: S, [x, y, _]: [S::F; 3]) -> S::F {
-        s.add(x, y)
-    }
-    #[inline(always)]
-    fn output<S: Simd>(&self, s: S, [_, _, g]: [S::F; 3], [derivative]: [S::F; 1]) -> [S::F; 1] {
-        [s.mul(g, derivative)]
-    }
+around_act! {
+    /// act(x + y)
+    Add<2, 1, 1> of [Value];
+    |s, [x, y]| s.add(x, y);
+    |_, _, value| value
 }
 
-/// (dz · y, dz · x) with dz = g · act′(x · y)
-#[derive(Clone, Copy)]
-struct MulBwd;
+around_act! {
+    /// act(x · y)
+    Mul<2, 1, 1> of [Value];
+    |s, [x, y]| s.mul(x, y);
+    |_, _, value| value
+}
 
-impl AroundAct<3, 1, 2> for MulBwd {
-    const TERMS: [ActTerm; 1] = [ActTerm::Derivative];
-    #[inline(always)]
-    fn act_input<S: Simd>(&self, s: S, [x, y, _]: [S::F; 3]) -> S::F {
-        s.mul(x, y)
-    }
-    #[inline(always)]
-    fn output<S: Simd>(&self, s: S, [x, y, g]: [S::F; 3], [derivative]: [S::F; 1]) -> [S::F; 2] {
+around_act! {
+    /// dz = g · act′(x + y)
+    AddBwd<3, 1, 1> of [Derivative];
+    |s, [x, y, _]| s.add(x, y);
+    |s, [_, _, g], [derivative]| [s.mul(g, derivative)]
+}
+
+around_act! {
+    /// (dz · y, dz · x) with dz = g · act′(x · y)
+    MulBwd<3, 1, 2> of [Derivative];
+    |s, [x, y, _]| s.mul(x, y);
+    |s, [x, y, g], [derivative]| {
         let dz = s.mul(g, derivative);
         [s.mul(dz, y), s.mul(dz, x)]
     }
@@ -64,9 +41,9 @@ impl AroundAct<3, 1, 2> for MulBwd {
 
 pub fn forward(
     BinaryAct { op, act }: BinaryAct,
-    (x, xl): (&CpuStorage, &Layout),
-    y: (&CpuStorage, &Layout),
-) -> Result<(CpuStorage, Shape)> {
+    (x, xl): Arg<CpuStorage>,
+    y: Arg<CpuStorage>,
+) -> OpResult<CpuStorage> {
     let n = xl.shape().elem_count();
     let out = with_float!(NAME, x, T => {
         let inputs = [Input::<T>::dense((x, xl))?, Input::spread(y, xl)?];
@@ -78,10 +55,10 @@ pub fn forward(
     Ok((out, xl.shape().clone()))
 }
 
-pub fn forward_inplace(
+pub fn inplace(
     BinaryAct { op, act }: BinaryAct,
-    (x, xl): (&mut CpuStorage, &Layout),
-    y: (&CpuStorage, &Layout),
+    (x, xl): ArgMut<CpuStorage>,
+    y: Arg<CpuStorage>,
 ) -> Result<()> {
     with_float!(NAME, x, |x: &[T]| {
         let y = [Input::spread(y, xl)?];
@@ -95,9 +72,9 @@ pub fn forward_inplace(
 
 pub fn backward(
     BinaryAct { op, act }: BinaryAct,
-    (x, xl): (&CpuStorage, &Layout),
-    y: (&CpuStorage, &Layout),
-    g: (&CpuStorage, &Layout),
+    (x, xl): Arg<CpuStorage>,
+    y: Arg<CpuStorage>,
+    g: Arg<CpuStorage>,
 ) -> Result<CpuStorage> {
     let n = xl.shape().elem_count();
     with_float!(NAME, x, T => {

@@ -11,10 +11,8 @@ use super::activation::{self, Act, STOCK_MOST};
 use super::reduce::sum_to;
 use crate::check;
 use crate::layout::as_vector;
-use crate::op::{self, custom_op, ArgMut, Args, Grads, InplaceOp, Op, OpResult, Spec};
-#[cfg(feature = "metal")]
-use candle_core::MetalStorage;
-use candle_core::{CpuStorage, DType, Layout, Result, Shape, Tensor};
+use crate::op::{self, custom_op, kernels, signature, Grads, InplaceOp, Op, Spec};
+use candle_core::{DType, Layout, Result, Shape, Tensor};
 
 const NAME: &str = "binary_act";
 
@@ -82,7 +80,7 @@ pub fn bias_act_inplace(x: &Tensor, bias: &Tensor, act: Act) -> Result<()> {
 fn check_bias(name: &'static str, x: &Tensor, bias: &Tensor) -> Result<()> {
     check::same_device(name, &["x", "bias"], &[x, bias])?;
     check::same_floats(name, &["x", "bias"], &[x.into(), bias.into()])?;
-    check::has_dims(name, x)?;
+    check::has_dims(name, x.layout())?;
     check::vector(name, "bias", bias, x.dims()[x.rank() - 1], "last dim")
 }
 
@@ -133,20 +131,12 @@ pub struct BinaryAct {
 custom_op!(BinaryAct: CustomOp2, InplaceOp2);
 
 impl Op for BinaryAct {
-    const NAME: &'static str = NAME;
-    const ARGS: &'static [&'static str] = &["x", "y"];
+    signature!(NAME(x, y));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
         check::broadcasts(name, args[0], "y", args[1])
     }
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
-        cpu::forward(*self, args[0], args[1])
-    }
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        metal::forward(*self, args[0], args[1])
-    }
+    kernels!(self, args => device::forward(*self, args[0], args[1]));
     fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
         let (x, y) = (inputs[0], inputs[1]);
         let grads = || op::apply("binary_act_bwd", BinaryActBwd(*self), &[x, y, g]);
@@ -161,8 +151,7 @@ impl Op for BinaryAct {
                 (both.get(0)?, both.get(1)?)
             }
         };
-        let dy = y.track_op().then(|| sum_to(&dy, y.shape())).transpose()?;
-        Ok(vec![x.track_op().then_some(dx), dy])
+        op::grads(inputs, &[&|| Ok(dx.clone()), &|| sum_to(&dy, y.shape())])
     }
     fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
         reference(args[0], args[1], self.op, self.act)
@@ -170,13 +159,7 @@ impl Op for BinaryAct {
 }
 
 impl InplaceOp for BinaryAct {
-    fn cpu_inplace(&self, x: ArgMut, rest: Args<CpuStorage>) -> Result<()> {
-        cpu::forward_inplace(*self, x, rest[0])
-    }
-    #[cfg(feature = "metal")]
-    fn metal_inplace(&self, args: Args<MetalStorage>) -> Result<()> {
-        metal::forward_inplace(*self, args[0], args[1])
-    }
+    kernels!(in place: self, x, rest => device::inplace(*self, x, rest[0]));
 }
 
 /// `(x, y, g) → dz` for a sum, `→ [dx, dy]` stacked for a product; dy before it is summed back.
@@ -193,23 +176,16 @@ impl BinaryActBwd {
 }
 
 impl Op for BinaryActBwd {
-    const NAME: &'static str = "binary_act_bwd";
-    const ARGS: &'static [&'static str] = &["x", "y", "grad_out"];
+    signature!("binary_act_bwd"(x, y, grad_out));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
         check::broadcasts(name, args[0], "y", args[1])?;
         check::same_shape(name, args[0], "grad_out", args[2])
     }
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
-        let grads = cpu::backward(self.0, args[0], args[1], args[2])?;
+    kernels!(self, args => {
+        let grads = device::backward(self.0, args[0], args[1], args[2])?;
         Ok((grads, self.shape(args[0].1)))
-    }
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        let grads = metal::backward(self.0, args[0], args[1], args[2])?;
-        Ok((grads, self.shape(args[0].1)))
-    }
+    });
 }
 
 /// The composition of stock ops that [`add_act`] and [`mul_act`] replace.

@@ -7,16 +7,13 @@ mod cpu;
 #[cfg(feature = "metal")]
 mod metal;
 
-use super::linear::output_shape;
 use super::mixed_matmul::gradients;
 use super::packed;
 use super::quantize::fake_quantize;
 use crate::check;
-use crate::op::{custom_op, Args, Grads, Op, OpResult, Spec};
+use crate::op::{custom_op, kernels, Grads, Op, Spec};
 use crate::quant::{Levels, Packing, Quantized, ScaleScope, Scheme};
-#[cfg(feature = "metal")]
-use candle_core::MetalStorage;
-use candle_core::{CpuStorage, DType, Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 
 const NAME: &str = "bitlinear";
 
@@ -101,22 +98,7 @@ impl Op for BitLinear {
         }
     }
 
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
-        let shape = output_shape(args[0].1, self.weight.shape().dims()[0]);
-        let out = packed::with_cpu_weight(NAME, &self.weight, |parts| {
-            cpu::forward(&self.weight, parts, args[0], args.get(1).copied())
-        })?;
-        Ok((out, shape))
-    }
-
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        let shape = output_shape(args[0].1, self.weight.shape().dims()[0]);
-        let out = packed::with_metal_weight(NAME, &self.weight, |parts| {
-            metal::forward(&self.weight, parts, args[0], args.get(1).copied())
-        })?;
-        Ok((out, shape))
-    }
+    kernels!(self, args => packed::product(NAME, &self.weight, args, device::forward));
 
     fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
         gradients(inputs, &self.weight, g)

@@ -24,10 +24,8 @@ use super::matmul_act::linear_act;
 use super::reduce::sum_last_dim;
 use crate::act::Act;
 use crate::check;
-use crate::op::{self, custom_op, Arg, Args, Grads, Op, OpResult, Spec};
-#[cfg(feature = "metal")]
-use candle_core::MetalStorage;
-use candle_core::{CpuStorage, DType, Device, Result, Tensor};
+use crate::op::{self, custom_op, kernels, signature, Arg, Grads, Op, Spec};
+use candle_core::{DType, Device, Result, Tensor};
 use shape::Conv2dShape;
 use std::sync::Arc;
 
@@ -154,7 +152,7 @@ impl Conv2d {
     ) -> Result<Tensor> {
         let args: Vec<&Tensor> = [x, w].into_iter().chain(bias).collect();
         check::same_device(name, ARGS, &args)?;
-        let shape = self.shape(name, &specs(&args))?;
+        let shape = self.shape(name, &op::specs(&args))?;
         self.algorithm_on(name, &shape, x.device(), x.dtype())?;
         if check::has_kernel(x) {
             if self.algo == ConvAlgo::Auto && shape.is_product() {
@@ -188,14 +186,7 @@ impl Op for Conv2d {
         self.shape(name, args).map(drop)
     }
 
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
-        cpu::forward(self, &self.shape_of(args)?, args)
-    }
-
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        metal::forward(self, &self.shape_of(args)?, args)
-    }
+    kernels!(self, args => device::forward(self, &self.shape_of(args)?, args));
 
     fn bwd(&self, inputs: &[&Tensor], _y: &Tensor, g: &Tensor) -> Grads {
         let (x, w) = (inputs[0].detach(), inputs[1].detach());
@@ -211,7 +202,7 @@ impl Op for Conv2d {
             }
         };
         let dw = || op::apply(WeightGrad::NAME, WeightGrad(shape), &[&x, &dz]);
-        gradients(inputs, dx, dw, || channel_sums(&dz))
+        op::grads(inputs, &[&dx, &dw, &|| channel_sums(&dz)])
     }
 
     fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
@@ -225,33 +216,14 @@ impl Op for Conv2d {
     }
 }
 
-/// The gradients of x, w and perhaps bias, of those that need one.
-fn gradients(
-    inputs: &[&Tensor],
-    dx: impl FnOnce() -> Result<Tensor>,
-    dw: impl FnOnce() -> Result<Tensor>,
-    dbias: impl FnOnce() -> Result<Tensor>,
-) -> Result<Vec<Option<Tensor>>> {
-    let mut grads = vec![
-        inputs[0].track_op().then(dx).transpose()?,
-        inputs[1].track_op().then(dw).transpose()?,
-    ];
-    if let Some(bias) = inputs.get(2) {
-        grads.push(bias.track_op().then(dbias).transpose()?);
-    }
-    Ok(grads)
-}
-
 /// The gradient of the weight of a convolution, of x and the gradient of y: their correlation, with images for channels.
 #[derive(Clone, Copy, Debug)]
 struct WeightGrad(Conv2dShape);
 
 impl Op for WeightGrad {
-    const NAME: &'static str = "conv2d_bwd_weight";
-    const ARGS: &'static [&'static str] = &["x", "grad_out"];
+    signature!("conv2d_bwd_weight"(x, grad_out));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
         let expected = [self.0.x_shape(), self.0.y_shape()];
         for ((arg, expected), argument) in args.iter().zip(expected).zip(Self::ARGS) {
             if *arg.shape() != expected {
@@ -263,18 +235,7 @@ impl Op for WeightGrad {
         Ok(())
     }
 
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
-        cpu::weight_grad(&self.0, args)
-    }
-
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        metal::weight_grad(&self.0, args)
-    }
-}
-
-fn specs<'a>(args: &[&'a Tensor]) -> Vec<Spec<'a>> {
-    args.iter().map(|&t| t.into()).collect()
+    kernels!(self, args => device::weight_grad(&self.0, args));
 }
 
 /// A bias has one element for each channel of the result.

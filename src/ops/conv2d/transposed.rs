@@ -3,17 +3,17 @@
 //! Backward, with `dz = g · act′(z)`: dx is the convolution of dz with w, dw the correlation of dz with x, dbias the sum of dz
 //! over batch and image. Sums are in f32 and rounded once.
 
+#[cfg(feature = "metal")]
+use super::metal;
 use super::shape::Conv2dShape;
 use super::{
-    activation, channel_sums, check_bias, cpu, grad_through_act, gradients, transposed_reference,
-    Conv2d, Conv2dParams, ConvAlgo, WeightGrad, ARGS,
+    activation, channel_sums, check_bias, cpu, grad_through_act, transposed_reference, Conv2d,
+    Conv2dParams, ConvAlgo, WeightGrad, ARGS,
 };
 use crate::act::Act;
 use crate::check;
-use crate::op::{self, custom_op, Args, Grads, Op, OpResult, Spec};
-#[cfg(feature = "metal")]
-use candle_core::MetalStorage;
-use candle_core::{CpuStorage, Result, Tensor};
+use crate::op::{self, custom_op, kernels, Grads, Op, Spec};
+use candle_core::{Result, Tensor};
 use candle_nn::ConvTranspose2dConfig;
 
 pub const NAME: &str = "conv_transpose2d";
@@ -128,16 +128,10 @@ impl Op for ConvTranspose2d {
         check_bias(name, shape.groups * shape.c_in, args.get(2))
     }
 
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+    kernels!(self, args => {
         let shape = self.shape_of(NAME, args[0].1.dims(), args[1].1.dims())?;
-        cpu::transposed(self.act, &shape, args)
-    }
-
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        let shape = self.shape_of(NAME, args[0].1.dims(), args[1].1.dims())?;
-        super::metal::transposed(self.act, &shape, args)
-    }
+        device::transposed(self.act, &shape, args)
+    });
 
     fn bwd(&self, inputs: &[&Tensor], _y: &Tensor, g: &Tensor) -> Grads {
         let (x, w) = (inputs[0].detach(), inputs[1].detach());
@@ -153,7 +147,7 @@ impl Op for ConvTranspose2d {
             dx.narrow(2, 0, rows)?.narrow(3, 0, cols)
         };
         let dw = || op::apply(WeightGrad::NAME, WeightGrad(shape), &[&dz, &x]);
-        gradients(inputs, dx, dw, || channel_sums(&dz))
+        op::grads(inputs, &[&dx, &dw, &|| channel_sums(&dz)])
     }
 
     fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {

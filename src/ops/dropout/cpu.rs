@@ -4,8 +4,9 @@ use super::{Dropout, DropoutAdd, NAME};
 use crate::cpu::elementwise::{self, ElementwiseOp, Input};
 use crate::cpu::simd::{Kernel, Simd};
 use crate::cpu::{element::Element, gather, with_float};
+use crate::op::{Arg, ArgMut, OpResult};
 use crate::philox::{Mask, BLOCK};
-use candle_core::{CpuStorage, Layout, Result, Shape};
+use candle_core::{CpuStorage, Result};
 
 /// Cost of ten Philox rounds, in units of [`crate::cpu::parallel`].
 const COST: usize = 16;
@@ -110,26 +111,28 @@ impl<T: Element, A: Around<I>, const I: usize> ElementwiseOp<T, I, 1> for Masked
                     *factor = self.1.factor(index + start + k);
                 }
             }
-            let mut i = 0;
-            while i < len {
+            for i in (0..len).step_by(S::LANES) {
                 let mut args = [s.splat(0.0); I];
-                for (arg, x) in args.iter_mut().zip(&x) {
-                    *arg = T::load_upto(s, x.add(start + i), len - i);
+                // SAFETY: len − i elements of each x and y are left from start + i on. `BLOCK` is a multiple of a vector's
+                // lanes, so that a vector of factors begins at i.
+                unsafe {
+                    for (arg, x) in args.iter_mut().zip(&x) {
+                        *arg = T::load_upto(s, x.add(start + i), len - i);
+                    }
+                    let factor = s.load_f32(factors.as_ptr().add(i));
+                    let kept = s.mul(A::masked(s, args), factor);
+                    // A dropped NaN or infinity is 0.
+                    let dropped = s.eq(factor, s.splat(0.0));
+                    let out = A::out(s, args, s.select(dropped, s.splat(0.0), kept));
+                    T::store_upto(s, y.add(start + i), len - i, out);
                 }
-                // A dropped NaN or infinity is 0.
-                let factor = s.load_f32(factors.as_ptr().add(i));
-                let kept = s.mul(A::masked(s, args), factor);
-                let dropped = s.eq(factor, s.splat(0.0));
-                let out = A::out(s, args, s.select(dropped, s.splat(0.0), kept));
-                T::store_upto(s, y.add(start + i), len - i, out);
-                i += S::LANES;
             }
             start += len;
         }
     }
 }
 
-pub fn forward(op: Dropout, x: &CpuStorage, l: &Layout) -> Result<(CpuStorage, Shape)> {
+pub fn forward(op: Dropout, (x, l): Arg<CpuStorage>) -> OpResult<CpuStorage> {
     let (n, mask) = (l.shape().elem_count(), Mask::new(op.p, op.seed));
     let out = with_float!(NAME, x, T => {
         let x = Input::<T>::dense((x, l))?;
@@ -142,7 +145,7 @@ pub fn forward(op: Dropout, x: &CpuStorage, l: &Layout) -> Result<(CpuStorage, S
     Ok((out, l.shape().clone()))
 }
 
-pub fn forward_inplace(op: Dropout, x: &mut CpuStorage, l: &Layout) -> Result<()> {
+pub fn inplace(op: Dropout, (x, l): ArgMut<CpuStorage>) -> Result<()> {
     let mask = Mask::new(op.p, op.seed);
     with_float!(NAME, x, |x: &[T]| {
         gather::update(x, l, |x: &mut [T]| {
@@ -158,9 +161,9 @@ pub fn forward_inplace(op: Dropout, x: &mut CpuStorage, l: &Layout) -> Result<()
 
 pub fn forward_add(
     op: DropoutAdd,
-    (x, xl): (&CpuStorage, &Layout),
-    residual: (&CpuStorage, &Layout),
-) -> Result<(CpuStorage, Shape)> {
+    (x, xl): Arg<CpuStorage>,
+    residual: Arg<CpuStorage>,
+) -> OpResult<CpuStorage> {
     let (n, mask) = (xl.shape().elem_count(), Mask::new(op.p, op.seed));
     let out = with_float!(NAME, x, T => {
         let inputs = [Input::<T>::dense((x, xl))?, Input::dense(residual)?];

@@ -1,108 +1,68 @@
 //! Launches of kernels/dropout.metal.
 
 use super::{Dropout, DropoutAdd, NAME};
-use crate::metal::{aligned4, alloc, dtype_name, finish, grid, sources, InPlace, Launch, Operand};
+use crate::metal::dtype_name;
+use crate::metal::elementwise::{Elementwise, Input};
+use crate::metal::sources::DROPOUT;
+use crate::op::{self, ArgMut, OpResult};
 use crate::philox::Mask;
 use candle_core::backend::BackendStorage;
-use candle_core::{Layout, MetalStorage, Result, Shape};
+use candle_core::{DType, MetalStorage, Result};
+
+type Arg<'a> = op::Arg<'a, MetalStorage>;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Params {
-    n: u64,
+struct MaskParams {
     seed_low: u32,
     seed_high: u32,
     threshold: u32,
     scale: f32,
-    aligned: u32,
 }
 
-impl Params {
-    fn new(mask: Mask, operands: &[&Operand]) -> Self {
-        Params {
-            n: operands[0].count() as u64,
+fn kernel(variant: &str, mask: Mask, dtype: DType) -> Result<Elementwise<(), MaskParams>> {
+    let dtype = dtype_name(dtype, NAME)?;
+    Ok(Elementwise {
+        source: &DROPOUT,
+        kernel: format!("{NAME}_{variant}_{dtype}"),
+        spread: |_| (),
+        op: MaskParams {
             seed_low: mask.seed as u32,
             seed_high: (mask.seed >> 32) as u32,
             threshold: mask.threshold,
             scale: mask.scale,
-            aligned: aligned4(operands),
-        }
-    }
+        },
+    })
 }
 
-fn launch<'a>(variant: &str, x: &'a MetalStorage) -> Result<Launch<'a>> {
-    let dtype = dtype_name(x.dtype(), NAME)?;
-    Launch::new(
-        x.device(),
-        &sources::DROPOUT,
-        &format!("{NAME}_{variant}_{dtype}"),
-    )
+pub fn forward(Dropout { relu, p, seed }: Dropout, x: Arg) -> OpResult<MetalStorage> {
+    let variant = if relu { "fwd_relu" } else { "fwd_identity" };
+    let y = kernel(variant, Mask::new(p, seed), x.0.dtype())?.map(x, &[], 1)?;
+    Ok((y, x.1.shape().clone()))
 }
 
-pub fn forward(op: Dropout, x: &MetalStorage, l: &Layout) -> Result<(MetalStorage, Shape)> {
-    let n = l.shape().elem_count();
-    let out = alloc(x.device(), n, x.dtype())?;
-    if n > 0 {
-        let xs = Operand::contiguous(x, l)?;
-        let variant = if op.relu { "fwd_relu" } else { "fwd_identity" };
-        launch(variant, x)?
-            .input(&xs)
-            .output(&out)
-            .params(&Params::new(Mask::new(op.p, op.seed), &[&xs]))
-            .run(grid::elementwise(n, 4))?;
-    }
-    Ok((finish(out, x.device(), n, x.dtype()), l.shape().clone()))
-}
-
-pub fn forward_inplace(op: Dropout, x: &MetalStorage, l: &Layout) -> Result<()> {
-    let n = l.shape().elem_count();
-    if n == 0 {
-        return Ok(());
-    }
-    let target = InPlace::new(x, l)?;
-    let variant = if op.relu {
+pub fn inplace(Dropout { relu, p, seed }: Dropout, x: ArgMut<MetalStorage>) -> Result<()> {
+    let variant = if relu {
         "inplace_relu"
     } else {
         "inplace_identity"
     };
-    launch(variant, x)?
-        .inout(target.operand())
-        .params(&Params::new(Mask::new(op.p, op.seed), &[target.operand()]))
-        .run(grid::elementwise(n, 4))?;
-    target.commit()
+    kernel(variant, Mask::new(p, seed), x.0.dtype())?.map_in_place(x, &[])
 }
 
 pub fn forward_add(
-    op: DropoutAdd,
-    (x, xl): (&MetalStorage, &Layout),
-    (residual, rl): (&MetalStorage, &Layout),
-) -> Result<(MetalStorage, Shape)> {
-    let n = xl.shape().elem_count();
-    let out = alloc(x.device(), n, x.dtype())?;
-    if n > 0 {
-        let (xs, rs) = (
-            Operand::contiguous(x, xl)?,
-            Operand::contiguous(residual, rl)?,
-        );
-        launch("add", x)?
-            .input(&xs)
-            .input(&rs)
-            .output(&out)
-            .params(&Params::new(Mask::new(op.p, op.seed), &[&xs, &rs]))
-            .run(grid::elementwise(n, 4))?;
-    }
-    Ok((finish(out, x.device(), n, x.dtype()), xl.shape().clone()))
+    DropoutAdd { p, seed }: DropoutAdd,
+    x: Arg,
+    residual: Arg,
+) -> OpResult<MetalStorage> {
+    let rest = [Input::Dense(residual)];
+    let y = kernel("add", Mask::new(p, seed), x.0.dtype())?.map(x, &rest, 1)?;
+    Ok((y, x.1.shape().clone()))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::Params;
-    use crate::metal::mirror::assert_mirrors;
-
-    #[test]
-    fn params_mirror_the_kernel() {
-        assert_mirrors!(Params => "dropout" DropoutParams {
-            n, seed_low, seed_high, threshold, scale, aligned
-        });
-    }
+type Params = crate::metal::elementwise::Params<(), MaskParams>;
+#[cfg(test)]
+crate::metal::mirror::mirrors! {
+    Params => "dropout" DropoutParams { n, op.seed_low, op.seed_high, op.threshold, op.scale, aligned }
 }

@@ -11,10 +11,8 @@ mod metal;
 
 use super::activation::{self, grad_through_act, Act};
 use crate::check;
-use crate::op::{self, custom_op, ArgMut, Args, Grads, InplaceOp, Op, OpResult, Spec};
-#[cfg(feature = "metal")]
-use candle_core::MetalStorage;
-use candle_core::{CpuStorage, Result, Tensor};
+use crate::op::{self, custom_op, kernels, signature, Grads, InplaceOp, Op, Spec};
+use candle_core::{Result, Tensor};
 
 const NAME: &str = "dropout";
 
@@ -56,13 +54,8 @@ pub fn relu_dropout_inplace(x: &Tensor, p: f32, seed: u64) -> Result<()> {
 }
 
 fn check_p(name: &'static str, p: f32) -> Result<()> {
-    match (0.0..1.0).contains(&p) {
-        true => Ok(()),
-        false => Err(check::error(
-            name,
-            format_args!("got p = {p}, expected 0 ≤ p < 1"),
-        )),
-    }
+    let message = format_args!("got p = {p}, expected 0 ≤ p < 1");
+    check::ensure((0.0..1.0).contains(&p), name, message)
 }
 
 /// [`dropout`] and [`relu_dropout`] as a CustomOp, out of place and in place.
@@ -79,20 +72,12 @@ pub struct Dropout {
 custom_op!(Dropout: CustomOp1, InplaceOp1);
 
 impl Op for Dropout {
-    const NAME: &'static str = NAME;
-    const ARGS: &'static [&'static str] = &["x"];
+    signature!(NAME(x));
 
-    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
+    fn check(&self, name: &'static str, _: &[Spec<'_>]) -> Result<()> {
         check_p(name, self.p)
     }
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
-        cpu::forward(*self, args[0].0, args[0].1)
-    }
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        metal::forward(*self, args[0].0, args[0].1)
-    }
+    kernels!(self, args => device::forward(*self, args[0]));
     fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
         let masked = dropout(g, self.p, self.seed)?;
         let act = if self.relu { Act::Relu } else { Act::Identity };
@@ -106,13 +91,7 @@ impl Op for Dropout {
 }
 
 impl InplaceOp for Dropout {
-    fn cpu_inplace(&self, (x, l): ArgMut, _: Args<CpuStorage>) -> Result<()> {
-        cpu::forward_inplace(*self, x, l)
-    }
-    #[cfg(feature = "metal")]
-    fn metal_inplace(&self, args: Args<MetalStorage>) -> Result<()> {
-        metal::forward_inplace(*self, args[0].0, args[0].1)
-    }
+    kernels!(in place: self, x, _ => device::inplace(*self, x));
 }
 
 /// [`dropout_add`] as a CustomOp.
@@ -127,28 +106,16 @@ pub struct DropoutAdd {
 custom_op!(DropoutAdd: CustomOp2);
 
 impl Op for DropoutAdd {
-    const NAME: &'static str = "dropout_add";
-    const ARGS: &'static [&'static str] = &["x", "residual"];
+    signature!("dropout_add"(x, residual));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
         check::same_shape(name, args[0], "residual", args[1])?;
         check_p(name, self.p)
     }
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
-        cpu::forward_add(*self, args[0], args[1])
-    }
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        metal::forward_add(*self, args[0], args[1])
-    }
+    kernels!(self, args => device::forward_add(*self, args[0], args[1]));
     fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
-        let (x, residual) = (inputs[0], inputs[1]);
-        let dx = x.track_op().then(|| dropout(g, self.p, self.seed));
-        Ok(vec![
-            dx.transpose()?,
-            residual.track_op().then(|| g.clone()),
-        ])
+        let dx = || dropout(g, self.p, self.seed);
+        op::grads(inputs, &[&dx, &|| Ok(g.clone())])
     }
     fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
         reference_add(args[0], args[1], self.p, self.seed)

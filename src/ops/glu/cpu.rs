@@ -2,54 +2,30 @@
 
 use super::NAME;
 use crate::act::Act;
-use crate::cpu::act::{ActTerm, AroundAct, WithAct};
+use crate::cpu::act::{around_act, WithAct};
 use crate::cpu::elementwise::{self, Input, Walk};
 use crate::cpu::simd::Simd;
 use crate::cpu::{element::Element, gather, with_float};
-use candle_core::{CpuStorage, Layout, Result, Shape};
+use crate::op::{self, ArgMut, OpResult};
+use candle_core::{CpuStorage, Layout, Result};
 
-/// act(gate) · up
-#[derive(Clone, Copy)]
-struct Forward;
-
-impl AroundAct<2, 1, 1> for Forward {
-    const TERMS: [ActTerm; 1] = [ActTerm::Value];
-    const ACT_INPUT_IS_FIRST: bool = true;
-    #[inline(always)]
-    fn act_input<S: Simd>(&self, _: S, [gate, _]: [S::F; 2]) -> S::F {
-        gate
-    }
-    #[inline(always)]
-    fn output<S: Simd>(&self, s: S, [_, up]: [S::F; 2], [value]: [S::F; 1]) -> [S::F; 1] {
-        [s.mul(value, up)]
-    }
+around_act! {
+    /// act(gate) · up
+    Forward<2, 1, 1> of [Value] first;
+    |_, [gate, _]| gate;
+    |s, [_, up], [value]| [s.mul(value, up)]
 }
 
-/// (dgate, dup)
-#[derive(Clone, Copy)]
-struct Backward;
-
-impl AroundAct<3, 2, 2> for Backward {
-    const TERMS: [ActTerm; 2] = [ActTerm::Derivative, ActTerm::Value];
-    const ACT_INPUT_IS_FIRST: bool = true;
-    #[inline(always)]
-    fn act_input<S: Simd>(&self, _: S, [gate, _, _]: [S::F; 3]) -> S::F {
-        gate
-    }
-    #[inline(always)]
-    fn output<S: Simd>(
-        &self,
-        s: S,
-        [_, up, g]: [S::F; 3],
-        [derivative, value]: [S::F; 2],
-    ) -> [S::F; 2] {
-        [s.mul(s.mul(g, up), derivative), s.mul(g, value)]
-    }
+around_act! {
+    /// (dgate, dup)
+    Backward<3, 2, 2> of [Derivative, Value] first;
+    |_, [gate, _, _]| gate;
+    |s, [_, up, g], [derivative, value]| [s.mul(s.mul(g, up), derivative), s.mul(g, value)]
 }
 
-type Arg<'a> = (&'a CpuStorage, &'a Layout);
+type Arg<'a> = op::Arg<'a, CpuStorage>;
 
-pub fn forward(act: Act, gate: Arg, up: Arg) -> Result<(CpuStorage, Shape)> {
+pub fn forward(act: Act, gate: Arg, up: Arg) -> OpResult<CpuStorage> {
     let n = gate.1.shape().elem_count();
     let out = with_float!(NAME, gate.0, T => {
         let inputs = [Input::<T>::dense(gate)?, Input::dense(up)?];
@@ -58,7 +34,7 @@ pub fn forward(act: Act, gate: Arg, up: Arg) -> Result<(CpuStorage, Shape)> {
     Ok((out, gate.1.shape().clone()))
 }
 
-pub fn forward_inplace(act: Act, gate: (&mut CpuStorage, &Layout), up: Arg) -> Result<()> {
+pub fn inplace(act: Act, gate: ArgMut<CpuStorage>, up: Arg) -> Result<()> {
     with_float!(NAME, gate.0, |x: &[T]| {
         let up = Input::dense(up)?;
         gather::update(x, gate.1, |x: &mut [T]| {

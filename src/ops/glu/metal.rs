@@ -2,9 +2,11 @@
 
 use super::NAME;
 use crate::act::Act;
-use crate::metal::{aligned4, alloc, dtype_name, finish, grid, sources, InPlace, Launch, Operand};
+use crate::metal::elementwise::dense;
+use crate::metal::{aligned4, build, dtype_name, grid, sources, update, Launch, Operand};
+use crate::op::{self, ArgMut, OpResult};
 use candle_core::backend::BackendStorage;
-use candle_core::{Layout, MetalStorage, Result, Shape};
+use candle_core::{MetalStorage, Result};
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -51,102 +53,68 @@ fn launch<'a>(pass: &str, act: Act, x: &'a MetalStorage) -> Result<Launch<'a>> {
     Launch::new(x.device(), &sources::GLU, &kernel)
 }
 
-type Arg<'a> = (&'a MetalStorage, &'a Layout);
+type Arg<'a> = op::Arg<'a, MetalStorage>;
 
-pub fn forward(act: Act, (gate, gl): Arg, (up, ul): Arg) -> Result<(MetalStorage, Shape)> {
-    let n = gl.shape().elem_count();
-    let out = alloc(gate.device(), n, gate.dtype())?;
-    if n > 0 {
-        let (gates, ups) = (Operand::contiguous(gate, gl)?, Operand::contiguous(up, ul)?);
-        launch("fwd", act, gate)?
-            .input(&gates)
+/// A pass over the gate and tensors of its shape, with `outputs` outputs.
+fn separate(pass: &str, act: Act, args: &[Arg], outputs: usize) -> Result<MetalStorage> {
+    let (gate, n) = (args[0].0, args[0].1.shape().elem_count());
+    build(gate, outputs * n, |out| {
+        let operands = dense(args.iter().copied())?;
+        let operands: Vec<&Operand> = operands.iter().collect();
+        let launch = launch(pass, act, gate)?;
+        let launch = operands.iter().fold(launch, |l, input| l.input(input));
+        launch
+            .output(out)
+            .params(&Params::separate(act, &operands))
+            .run(grid::elementwise_rows(1, n, 4))
+    })
+}
+
+pub fn forward(act: Act, gate: Arg, up: Arg) -> OpResult<MetalStorage> {
+    let out = separate("fwd", act, &[gate, up], 1)?;
+    Ok((out, gate.1.shape().clone()))
+}
+
+pub fn inplace(act: Act, gate: ArgMut<MetalStorage>, (up, ul): Arg) -> Result<()> {
+    update(gate, |gate, gates| {
+        let ups = Operand::contiguous(up, ul)?;
+        launch("inplace", act, gate)?
+            .inout(gates)
             .input(&ups)
-            .output(&out)
-            .params(&Params::separate(act, &[&gates, &ups]))
-            .run(grid::elementwise_rows(1, n, 4))?;
-    }
-    let out = finish(out, gate.device(), n, gate.dtype());
-    Ok((out, gl.shape().clone()))
+            .params(&Params::separate(act, &[gates, &ups]))
+            .run(grid::elementwise_rows(1, gates.count(), 4))
+    })
 }
 
-pub fn forward_inplace(act: Act, (gate, gl): Arg, (up, ul): Arg) -> Result<()> {
-    let n = gl.shape().elem_count();
-    if n == 0 {
-        return Ok(());
-    }
-    let (target, ups) = (InPlace::new(gate, gl)?, Operand::contiguous(up, ul)?);
-    launch("inplace", act, gate)?
-        .inout(target.operand())
-        .input(&ups)
-        .params(&Params::separate(act, &[target.operand(), &ups]))
-        .run(grid::elementwise_rows(1, n, 4))?;
-    target.commit()
+pub fn backward(act: Act, gate: Arg, up: Arg, g: Arg) -> Result<MetalStorage> {
+    separate("bwd", act, &[gate, up, g], 2)
 }
 
-pub fn backward(act: Act, (gate, gl): Arg, (up, ul): Arg, (g, l): Arg) -> Result<MetalStorage> {
-    let n = gl.shape().elem_count();
-    let out = alloc(gate.device(), 2 * n, gate.dtype())?;
-    if n > 0 {
-        let (gates, ups) = (Operand::contiguous(gate, gl)?, Operand::contiguous(up, ul)?);
-        let gs = Operand::contiguous(g, l)?;
-        launch("bwd", act, gate)?
-            .input(&gates)
-            .input(&ups)
-            .input(&gs)
-            .output(&out)
-            .params(&Params::separate(act, &[&gates, &ups, &gs]))
-            .run(grid::elementwise_rows(1, n, 4))?;
-    }
-    Ok(finish(out, gate.device(), 2 * n, gate.dtype()))
-}
-
-/// Rows and half the columns of a packed tensor.
-fn packed_dims(l: &Layout) -> (usize, usize) {
+/// A pass over packed rows and, in a backward, a gradient; its output has `width` elements for each of a half row.
+fn packed(pass: &str, act: Act, (x, l): Arg, g: Option<Arg>, width: usize) -> Result<MetalStorage> {
     let cols = l.dims().last().map_or(0, |d| d / 2);
     let rows = l.shape().elem_count() / (2 * cols).max(1);
-    (rows, cols)
+    build(x, width * rows * cols, |out| {
+        let (xs, g) = (Operand::contiguous(x, l)?, dense(g)?);
+        let inputs: Vec<&Operand> = [&xs, &xs].into_iter().chain(&g).collect();
+        let launch = launch(pass, act, x)?;
+        let launch = inputs.iter().fold(launch, |l, input| l.input(input));
+        launch
+            .output(out)
+            .params(&Params::packed(act, cols, &inputs))
+            .run(grid::elementwise_rows(rows, cols, 4))
+    })
 }
 
-pub fn forward_packed(act: Act, (x, l): Arg) -> Result<MetalStorage> {
-    let (rows, cols) = packed_dims(l);
-    let out = alloc(x.device(), rows * cols, x.dtype())?;
-    if rows * cols > 0 {
-        let xs = Operand::contiguous(x, l)?;
-        launch("fwd", act, x)?
-            .input(&xs)
-            .input(&xs)
-            .output(&out)
-            .params(&Params::packed(act, cols, &[&xs]))
-            .run(grid::elementwise_rows(rows, cols, 4))?;
-    }
-    Ok(finish(out, x.device(), rows * cols, x.dtype()))
+pub fn forward_packed(act: Act, x: Arg) -> Result<MetalStorage> {
+    packed("fwd", act, x, None, 1)
 }
 
-pub fn backward_packed(act: Act, (x, l): Arg, (g, gl): Arg) -> Result<MetalStorage> {
-    let (rows, cols) = packed_dims(l);
-    let out = alloc(x.device(), 2 * rows * cols, x.dtype())?;
-    if rows * cols > 0 {
-        let (xs, gs) = (Operand::contiguous(x, l)?, Operand::contiguous(g, gl)?);
-        launch("bwd", act, x)?
-            .input(&xs)
-            .input(&xs)
-            .input(&gs)
-            .output(&out)
-            .params(&Params::packed(act, cols, &[&xs, &gs]))
-            .run(grid::elementwise_rows(rows, cols, 4))?;
-    }
-    Ok(finish(out, x.device(), 2 * rows * cols, x.dtype()))
+pub fn backward_packed(act: Act, x: Arg, g: Arg) -> Result<MetalStorage> {
+    packed("bwd", act, x, Some(g), 2)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::Params;
-    use crate::metal::mirror::assert_mirrors;
-
-    #[test]
-    fn params_mirror_the_kernel() {
-        assert_mirrors!(Params => "glu" GluParams {
-            cols, stride, up_at, dup_at, act_param, aligned
-        });
-    }
+crate::metal::mirror::mirrors! {
+    Params => "glu" GluParams { cols, stride, up_at, dup_at, act_param, aligned }
 }

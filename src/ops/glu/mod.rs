@@ -8,10 +8,8 @@ mod metal;
 
 use super::activation::{self, Act};
 use crate::check;
-use crate::op::{self, custom_op, ArgMut, Args, Grads, InplaceOp, Op, OpResult, Spec};
-#[cfg(feature = "metal")]
-use candle_core::MetalStorage;
-use candle_core::{CpuStorage, Layout, Result, Shape, Tensor, D};
+use crate::op::{self, custom_op, kernels, signature, Grads, InplaceOp, Op, Spec};
+use candle_core::{Layout, Result, Shape, Tensor, D};
 
 const NAME: &str = "glu";
 
@@ -79,26 +77,15 @@ pub struct Glu(pub Act);
 custom_op!(Glu: CustomOp2, InplaceOp2);
 
 impl Op for Glu {
-    const NAME: &'static str = NAME;
-    const ARGS: &'static [&'static str] = &["gate", "up"];
+    signature!(NAME(gate, up));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
         check::same_shape(name, args[0], "up", args[1])
     }
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
-        cpu::forward(self.0, args[0], args[1])
-    }
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        metal::forward(self.0, args[0], args[1])
-    }
+    kernels!(self, args => device::forward(self.0, args[0], args[1]));
     fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
-        let (gate, up) = (inputs[0], inputs[1]);
-        let both = op::apply("glu_bwd", GluBwd(self.0), &[gate, up, g])?;
-        let dgate = gate.track_op().then(|| both.get(0)).transpose()?;
-        let dup = up.track_op().then(|| both.get(1)).transpose()?;
-        Ok(vec![dgate, dup])
+        let both = op::apply("glu_bwd", GluBwd(self.0), &[inputs[0], inputs[1], g])?;
+        op::grads(inputs, &[&|| both.get(0), &|| both.get(1)])
     }
     fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
         reference(args[0], args[1], self.0)
@@ -106,13 +93,7 @@ impl Op for Glu {
 }
 
 impl InplaceOp for Glu {
-    fn cpu_inplace(&self, gate: ArgMut, rest: Args<CpuStorage>) -> Result<()> {
-        cpu::forward_inplace(self.0, gate, rest[0])
-    }
-    #[cfg(feature = "metal")]
-    fn metal_inplace(&self, args: Args<MetalStorage>) -> Result<()> {
-        metal::forward_inplace(self.0, args[0], args[1])
-    }
+    kernels!(in place: self, gate, rest => device::inplace(self.0, gate, rest[0]));
 }
 
 /// [`glu_packed`] as a CustomOp.
@@ -122,22 +103,15 @@ pub struct GluPacked(pub Act);
 custom_op!(GluPacked: CustomOp1);
 
 impl Op for GluPacked {
-    const NAME: &'static str = "glu_packed";
-    const ARGS: &'static [&'static str] = &["x"];
+    signature!("glu_packed"(x));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
         halved(name, args[0].layout).map(drop)
     }
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+    kernels!(self, args => {
         let shape = halved(Self::NAME, args[0].1)?;
-        Ok((cpu::forward_packed(self.0, args[0])?, shape))
-    }
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        let shape = halved(Self::NAME, args[0].1)?;
-        Ok((metal::forward_packed(self.0, args[0])?, shape))
-    }
+        Ok((device::forward_packed(self.0, args[0])?, shape))
+    });
     fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
         let dx = op::apply("glu_packed_bwd", GluPackedBwd(self.0), &[inputs[0], g])?;
         Ok(vec![Some(dx)])
@@ -166,23 +140,16 @@ fn halved(name: &str, x: &Layout) -> Result<Shape> {
 struct GluBwd(Act);
 
 impl Op for GluBwd {
-    const NAME: &'static str = "glu_bwd";
-    const ARGS: &'static [&'static str] = &["gate", "up", "grad_out"];
+    signature!("glu_bwd"(gate, up, grad_out));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
         check::same_shape(name, args[0], "up", args[1])?;
         check::same_shape(name, args[0], "grad_out", args[2])
     }
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+    kernels!(self, args => {
         let shape = [&[2], args[0].1.dims()].concat().into();
-        Ok((cpu::backward(self.0, args[0], args[1], args[2])?, shape))
-    }
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        let shape = [&[2], args[0].1.dims()].concat().into();
-        Ok((metal::backward(self.0, args[0], args[1], args[2])?, shape))
-    }
+        Ok((device::backward(self.0, args[0], args[1], args[2])?, shape))
+    });
 }
 
 /// `(packed x, g) → packed dx`
@@ -190,23 +157,16 @@ impl Op for GluBwd {
 struct GluPackedBwd(Act);
 
 impl Op for GluPackedBwd {
-    const NAME: &'static str = "glu_packed_bwd";
-    const ARGS: &'static [&'static str] = &["x", "grad_out"];
+    signature!("glu_packed_bwd"(x, grad_out));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
         let half = halved(name, args[0].layout)?;
-        check::has_shape(name, "grad_out", args[1], half.dims())
+        check::has_shape(name, "grad_out", args[1].layout, half.dims())
     }
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
-        let dx = cpu::backward_packed(self.0, args[0], args[1])?;
+    kernels!(self, args => {
+        let dx = device::backward_packed(self.0, args[0], args[1])?;
         Ok((dx, args[0].1.shape().clone()))
-    }
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        let dx = metal::backward_packed(self.0, args[0], args[1])?;
-        Ok((dx, args[0].1.shape().clone()))
-    }
+    });
 }
 
 /// The composition of stock ops that [`glu`] replaces.

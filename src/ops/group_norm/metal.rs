@@ -2,11 +2,15 @@
 
 use super::{Extent, GroupNorm, NAME};
 use crate::check;
-use crate::metal::{aligned4, alloc, dtype_name, finish, grid, sources, InPlace, Launch, Operand};
-use crate::ops::affine_norm::{Arg, Vectors};
-use crate::ops::row_norm::metal::operands;
+use crate::metal::elementwise::dense;
+use crate::metal::{
+    aligned4, alloc, build, dtype_name, finish, grid, sources, update, Launch, Operand,
+};
+use crate::op::{ArgMut, Args, OpResult};
+use crate::ops::affine_norm::AffineBwd;
+use crate::ops::row_norm::metal::with_vectors;
 use candle_core::backend::BackendStorage;
-use candle_core::{DType, Layout, MetalStorage, Result, Shape};
+use candle_core::{DType, Layout, MetalStorage, Result};
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -63,64 +67,42 @@ impl<'a> Groups<'a> {
     }
 }
 
-pub fn forward(
-    norm: GroupNorm,
-    (x, l): Arg<MetalStorage>,
-    vectors: Vectors<MetalStorage>,
-) -> Result<(MetalStorage, Shape)> {
+pub fn forward(norm: GroupNorm, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+    let (x, l) = args[0];
     let groups = Groups::new(norm, x, l)?;
-    let n = groups.extent.count();
-    let out = alloc(x.device(), n, x.dtype())?;
-    if n > 0 {
-        let xs = Operand::contiguous(x, l)?;
-        let (vectors, count) = operands(vectors)?;
-        let [weight, bias] = [0, 1].map(|i| vectors.get(i).unwrap_or(&xs));
-        groups
-            .launch(&format!("fwd_{count}"))?
-            .input(&xs)
-            .input(weight)
-            .input(bias)
-            .output(&out)
-            .params(&groups.params(groups.extent.cols(), &[&xs]))
-            .run(groups.grid())?;
-    }
-    Ok((finish(out, x.device(), n, x.dtype()), l.shape().clone()))
+    let out = build(x, groups.extent.count(), |out| {
+        let (xs, vectors) = (
+            Operand::contiguous(x, l)?,
+            dense(args[1..].iter().copied())?,
+        );
+        let launch = groups.launch(&format!("fwd_{}", vectors.len()))?.input(&xs);
+        let params = groups.params(groups.extent.cols(), &[&xs]);
+        let launch = with_vectors(launch, &vectors, &xs).output(out);
+        launch.params(&params).run(groups.grid())
+    })?;
+    Ok((out, l.shape().clone()))
 }
 
-pub fn forward_inplace(
+pub fn inplace(
     norm: GroupNorm,
-    (x, l): Arg<MetalStorage>,
-    vectors: Vectors<MetalStorage>,
+    (x, l): ArgMut<MetalStorage>,
+    vectors: Args<MetalStorage>,
 ) -> Result<()> {
-    let groups = Groups::new(norm, x, l)?;
-    if groups.extent.count() == 0 {
-        return Ok(());
-    }
-    let target = InPlace::new(x, l)?;
-    let xs = target.operand();
-    let (vectors, count) = operands(vectors)?;
-    let [weight, bias] = [0, 1].map(|i| vectors.get(i).unwrap_or(xs));
-    groups
-        .launch(&format!("inplace_{count}"))?
-        .inout(xs)
-        .input(weight)
-        .input(bias)
-        .params(&groups.params(groups.extent.cols(), &[xs]))
-        .run(groups.grid())?;
-    target.commit()
+    update((x, l), |x, xs| {
+        let (groups, vectors) = (Groups::new(norm, x, l)?, dense(vectors.iter().copied())?);
+        let launch = groups.launch(&format!("inplace_{}", vectors.len()))?;
+        let params = groups.params(groups.extent.cols(), &[xs]);
+        let launch = with_vectors(launch.inout(xs), &vectors, xs);
+        launch.params(&params).run(groups.grid())
+    })
 }
 
 /// `[dx, dweight, dbias]`, of the vectors' gradients the first `vectors`.
-pub fn backward(
-    norm: GroupNorm,
-    (x, xl): Arg<MetalStorage>,
-    (g, gl): Arg<MetalStorage>,
-    weight: Option<Arg<MetalStorage>>,
-    vectors: usize,
-) -> Result<(MetalStorage, Shape)> {
-    let groups = Groups::new(norm, x, xl)?;
+pub fn backward(op: &AffineBwd<GroupNorm>, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+    let ((x, xl), (g, gl)) = (args[0], args[1]);
+    let groups = Groups::new(op.norm, x, xl)?;
     let (device, dtype, extent) = (x.device(), x.dtype(), groups.extent);
-    let (count, wanted) = (extent.count(), vectors * extent.channels);
+    let (count, wanted) = (extent.count(), op.vectors * extent.channels);
     let n = count + wanted;
     let out = alloc(device, n, dtype)?;
     let channels = extent.batch * extent.channels;
@@ -143,12 +125,12 @@ pub fn backward(
             .output(&sums)
             .params(&groups.params(extent.spatial, &[&xs, &gs]))
             .run(grid::row_per_threadgroup(channels, extent.spatial, 4))?;
-        let (weights, has_weight) = operands([weight, None])?;
+        let weight = dense(args.get(2).copied())?;
         groups
-            .launch(&format!("bwd_x_{has_weight}"))?
+            .launch(&format!("bwd_x_{}", weight.len()))?
             .input(&xs)
             .input(&gs)
-            .input(weights.first().unwrap_or(&xs))
+            .input_or(weight.first(), &xs)
             .input_buffer(&stats)
             .input_buffer(&sums)
             .output(&out)
@@ -173,14 +155,6 @@ pub fn backward(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::Params;
-    use crate::metal::mirror::assert_mirrors;
-
-    #[test]
-    fn params_mirror_the_kernels() {
-        assert_mirrors!(Params => "group_norm" GroupNormParams {
-            rows, cols, channels, spatial, groups, eps, aligned
-        });
-    }
+crate::metal::mirror::mirrors! {
+    Params => "group_norm" GroupNormParams { rows, cols, channels, spatial, groups, eps, aligned }
 }

@@ -9,13 +9,11 @@ mod cpu;
 #[cfg(feature = "metal")]
 mod metal;
 
-use super::affine_norm::{self, vectors, with_args, AffineNorm};
+use super::affine_norm::{self, affine_bwd, with_args, AffineBwd};
 use super::row_norm::{reference_layer, widened};
 use crate::check;
-use crate::op::{self, custom_op, Arg, ArgMut, Args, Grads, InplaceOp, Op, OpResult, Spec};
-#[cfg(feature = "metal")]
-use candle_core::MetalStorage;
-use candle_core::{CpuStorage, Layout, Result, Shape, Tensor};
+use crate::op::{self, custom_op, kernels, signature, Grads, InplaceOp, Op, Spec};
+use candle_core::{Layout, Result, Tensor};
 
 const NAME: &str = "group_norm";
 
@@ -108,11 +106,9 @@ impl Extent {
 custom_op!(GroupNorm: CustomOp1, CustomOp2, CustomOp3, InplaceOp1, InplaceOp2, InplaceOp3);
 
 impl Op for GroupNorm {
-    const NAME: &'static str = NAME;
-    const ARGS: &'static [&'static str] = &["x", "weight", "bias"];
+    signature!(NAME(x, weight, bias));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
         check::eps(name, self.eps.into())?;
         let (groups, shape) = (self.num_groups, args[0].shape());
         let &[_, channels, ..] = shape.dims() else {
@@ -130,13 +126,7 @@ impl Op for GroupNorm {
         }
         Ok(())
     }
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
-        cpu::forward(*self, args[0], vectors(args))
-    }
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        metal::forward(*self, args[0], vectors(args))
-    }
+    kernels!(self, args => device::forward(*self, args));
     fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
         affine_norm::gradients(*self, inputs, g)
     }
@@ -147,38 +137,10 @@ impl Op for GroupNorm {
 }
 
 impl InplaceOp for GroupNorm {
-    fn cpu_inplace(&self, x: ArgMut, rest: Args<CpuStorage>) -> Result<()> {
-        cpu::forward_inplace(*self, x, [rest.first().copied(), rest.get(1).copied()])
-    }
-    #[cfg(feature = "metal")]
-    fn metal_inplace(&self, args: Args<MetalStorage>) -> Result<()> {
-        metal::forward_inplace(*self, args[0], [args.get(1).copied(), args.get(2).copied()])
-    }
+    kernels!(in place: self, x, rest => device::inplace(*self, x, rest));
 }
 
-impl AffineNorm for GroupNorm {
-    const BWD_NAME: &'static str = "group_norm_bwd";
-
-    fn cpu_bwd(
-        &self,
-        x: Arg<CpuStorage>,
-        grad_out: Arg<CpuStorage>,
-        weight: Option<Arg<CpuStorage>>,
-        vectors: usize,
-    ) -> Result<(CpuStorage, Shape)> {
-        cpu::backward(*self, x, grad_out, weight, vectors)
-    }
-    #[cfg(feature = "metal")]
-    fn metal_bwd(
-        &self,
-        x: Arg<MetalStorage>,
-        grad_out: Arg<MetalStorage>,
-        weight: Option<Arg<MetalStorage>>,
-        vectors: usize,
-    ) -> Result<(MetalStorage, Shape)> {
-        metal::backward(*self, x, grad_out, weight, vectors)
-    }
-}
+affine_bwd!(GroupNorm, "group_norm_bwd");
 
 /// The composition of stock ops that [`group_norm`] replaces.
 pub fn reference(

@@ -3,10 +3,11 @@
 use super::{output_shape, NAME};
 use crate::metal::matmul::{Arg, Matrix, Product};
 use crate::metal::{finish, Operand};
+use crate::op::OpResult;
 use candle_core::backend::BackendStorage;
-use candle_core::{MetalStorage, Result, Shape};
+use candle_core::MetalStorage;
 
-pub fn forward(x: Arg, w: Arg, bias: Option<Arg>, scale: f32) -> Result<(MetalStorage, Shape)> {
+pub fn forward(x: Arg, w: Arg, bias: Option<Arg>, scale: f32) -> OpResult<MetalStorage> {
     let (device, dtype) = (x.0.device(), x.0.dtype());
     let (xs, ws) = (Matrix::new(NAME, x)?, Matrix::new(NAME, w)?);
     let bias = bias.map(|(b, l)| Operand::contiguous(b, l)).transpose()?;

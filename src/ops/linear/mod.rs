@@ -9,10 +9,8 @@ pub(crate) mod metal;
 
 use crate::check;
 use crate::layout::as_vector;
-use crate::op::{self, custom_op, Args, Grads, Op, OpResult, Spec};
-#[cfg(feature = "metal")]
-use candle_core::MetalStorage;
-use candle_core::{CpuStorage, Layout, Result, Shape, Tensor, D};
+use crate::op::{self, custom_op, kernels, signature, Grads, Op, Spec};
+use candle_core::{Layout, Result, Shape, Tensor, D};
 
 const NAME: &str = "linear";
 
@@ -56,45 +54,44 @@ pub(crate) fn frozen_product(x: &Tensor, w: &Tensor, scale: f32) -> Result<Tenso
     op::apply(NAME, Linear { scale }, &[x, &w.detach()])
 }
 
-pub(crate) fn check_args(op: &str, x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Result<()> {
+/// A bias, if there is one.
+pub(crate) type Bias<'a> = Option<&'a Tensor>;
+
+/// x, W and bias are on one device.
+pub(crate) fn same_device(op: &str, x: &Tensor, w: &Tensor, bias: Bias) -> Result<()> {
     let args: Vec<&Tensor> = [x, w].into_iter().chain(bias).collect();
-    check::same_device(op, Linear::ARGS, &args)?;
-    let specs: Vec<Spec> = args.iter().map(|&t| t.into()).collect();
-    check::same_floats(op, Linear::ARGS, &specs)?;
+    check::same_device(op, Linear::ARGS, &args)
+}
+
+pub(crate) fn check_args(op: &str, x: &Tensor, w: &Tensor, bias: Bias) -> Result<()> {
+    same_device(op, x, w, bias)?;
+    let args: Vec<Spec> = [x, w].into_iter().chain(bias).map(Spec::from).collect();
+    check::same_floats(op, Linear::ARGS, &args)?;
     check_layouts(op, x.layout(), w.layout(), bias.map(Tensor::layout))
 }
 
 /// The shapes of x `[.., in]`, W `[out, in]` and bias `[out]`.
 pub(crate) fn check_layouts(op: &str, x: &Layout, w: &Layout, bias: Option<&Layout>) -> Result<()> {
-    let Some(&last) = x.dims().last() else {
-        return Err(check::error(
-            op,
-            "got a scalar (rank 0), expected rank 1 or more",
-        ));
-    };
+    check::has_dims(op, x)?;
+    let last = x.dims()[x.dims().len() - 1];
     match *w.dims() {
         [out, cols] if cols == last => {
             check::fits_in_memory(op, "the result", output_shape(x, out).dims())?;
             check_bias(op, out, bias)
         }
-        _ => {
-            let shape = w.shape();
-            let message = format!(
+        ref shape => Err(check::error(
+            op,
+            format_args!(
                 "got weight of shape {shape:?}, expected [out, {last}] for x's last dim of {last}"
-            );
-            Err(check::error(op, message))
-        }
+            ),
+        )),
     }
 }
 
 pub(crate) fn check_bias(op: &str, out: usize, bias: Option<&Layout>) -> Result<()> {
     match bias {
-        Some(bias) if bias.dims() != [out] => {
-            let shape = bias.shape();
-            let message = format!("got bias of shape {shape:?}, expected [{out}]");
-            Err(check::error(op, message))
-        }
-        _ => Ok(()),
+        Some(bias) => check::has_shape(op, "bias", bias, &[out]),
+        None => Ok(()),
     }
 }
 
@@ -124,31 +121,18 @@ impl Default for Linear {
 custom_op!(Linear: CustomOp2, CustomOp3);
 
 impl Op for Linear {
-    const NAME: &'static str = NAME;
-    const ARGS: &'static [&'static str] = &["x", "weight", "bias"];
+    signature!(NAME(x, weight, bias));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
         let bias = args.get(2).map(|bias| bias.layout);
         check_layouts(name, args[0].layout, args[1].layout, bias)
     }
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
-        cpu::forward(args[0], args[1], args.get(2).copied(), self.scale)
-    }
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        metal::forward(args[0], args[1], args.get(2).copied(), self.scale)
-    }
+    kernels!(self, args => device::forward(args[0], args[1], args.get(2).copied(), self.scale));
     fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
         let (x, w) = (inputs[0], inputs[1]);
-        let mut grads = vec![
-            grad_x(x, w, g, self.scale)?,
-            grad_weight(x, w, g, self.scale)?,
-        ];
-        if let Some(bias) = inputs.get(2) {
-            grads.push(bias.track_op().then(|| column_sums(g)).transpose()?);
-        }
-        Ok(grads)
+        let dx = || grad_x(w, g, self.scale);
+        let dw = || grad_weight(x, g, self.scale);
+        op::grads(inputs, &[&dx, &dw, &|| column_sums(g)])
     }
     fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
         let y = reference(args[0], args[1], None)?;
@@ -163,21 +147,14 @@ impl Op for Linear {
     }
 }
 
-/// `scale · g·W` where x tracks gradients.
-pub(crate) fn grad_x(x: &Tensor, w: &Tensor, g: &Tensor, scale: f32) -> Result<Option<Tensor>> {
-    let dx = || frozen_product(g, &w.t()?, scale);
-    x.track_op().then(dx).transpose()
+/// `scale · g·W`
+pub(crate) fn grad_x(w: &Tensor, g: &Tensor, scale: f32) -> Result<Tensor> {
+    frozen_product(g, &w.t()?, scale)
 }
 
-/// `scale · gᵀ·x` where w tracks gradients.
-pub(crate) fn grad_weight(
-    x: &Tensor,
-    w: &Tensor,
-    g: &Tensor,
-    scale: f32,
-) -> Result<Option<Tensor>> {
-    let dw = || frozen_product(&flatten_rows(g)?.t()?, &flatten_rows(x)?.t()?, scale);
-    w.track_op().then(dw).transpose()
+/// `scale · gᵀ·x`
+pub(crate) fn grad_weight(x: &Tensor, g: &Tensor, scale: f32) -> Result<Tensor> {
+    frozen_product(&flatten_rows(g)?.t()?, &flatten_rows(x)?.t()?, scale)
 }
 
 /// Σ over all dims but the last, as a product with ones.

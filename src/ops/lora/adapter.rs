@@ -56,40 +56,50 @@ pub(in crate::ops) fn check_factors(
         }
         _ => false,
     };
-    match fit {
-        true => Ok(()),
-        false => Err(check::error(
-            name,
-            format_args!(
-                "got a of shape {a:?} and b of {b:?}, expected [.., rank, {cols}] and [.., {out}, rank] with a rank of 1 or more"
-            ),
-        )),
-    }
+    check::ensure(
+        fit,
+        name,
+        format_args!(
+            "got a of shape {a:?} and b of {b:?}, expected [.., rank, {cols}] and [.., {out}, rank] with a rank of 1 or more"
+        ),
+    )
 }
 
-pub(super) fn check_dropout(name: &'static str, dropout: Option<AdapterDropout>) -> Result<()> {
-    match dropout {
-        Some(AdapterDropout { p, .. }) if !(0.0..1.0).contains(&p) => Err(check::error(
-            name,
-            format_args!("got a dropout p = {p}, expected 0 ≤ p < 1"),
-        )),
-        _ => Ok(()),
-    }
+/// The rank of A, whose dims are called `expected`, such as `[rank, in]`; x·Aᵀ fits in memory.
+pub(in crate::ops) fn check_rank(
+    name: &'static str,
+    x: Spec<'_>,
+    a: &[usize],
+    expected: &[&str],
+) -> Result<()> {
+    let dims = expected.join(", ");
+    let message = format_args!("got a of shape {a:?}, expected [{dims}]");
+    check::ensure(a.len() == expected.len(), name, message)?;
+    let u = linear::output_shape(x.layout, a[a.len() - 2]);
+    check::fits_in_memory(name, "x·Aᵀ", u.dims())
 }
 
-/// The arguments of an op that holds a weight and a bias: floats of one dtype, x's last dim that of W's rows.
-pub(in crate::ops) fn check_base(
+/// The arguments `x, a, b` of an op that holds a frozen weight and bias; A's dims are called `expected`.
+pub(in crate::ops) fn check_adapted(
     name: &'static str,
     args: &[Spec<'_>],
     weight: &Tensor,
     bias: Option<&Tensor>,
+    expected: &[&str],
 ) -> Result<()> {
-    check::same_floats(name, Lora::ARGS, args)?;
-    let x = args[0];
+    let (x, a, b) = (args[0], args[1].dims(), args[2].dims());
     for (held, tensor) in ["weight", "bias"].iter().zip(with_bias(weight, bias)) {
         check::same_dtype(name, x.dtype, held, tensor.dtype())?;
     }
-    linear::check_layouts(name, x.layout, weight.layout(), bias.map(Tensor::layout))
+    linear::check_layouts(name, x.layout, weight.layout(), bias.map(Tensor::layout))?;
+    check_rank(name, x, a, expected)?;
+    check_factors(name, x.dims(), weight.dims()[0], a, b)
+}
+
+pub(super) fn check_dropout(name: &'static str, dropout: Option<AdapterDropout>) -> Result<()> {
+    let p = dropout.map_or(0.0, |dropout| dropout.p);
+    let message = format_args!("got a dropout p = {p}, expected 0 ≤ p < 1");
+    check::ensure((0.0..1.0).contains(&p), name, message)
 }
 
 pub(in crate::ops) fn with_bias<'a>(

@@ -4,13 +4,14 @@ use super::{AdapterDropout, Lora, NAME};
 use crate::cpu::element::Element;
 use crate::cpu::matmul::{Low, Matrix, Product, Stored};
 use crate::cpu::{gather, with_float};
+use crate::op::OpResult;
 use crate::ops::dropout;
 use crate::ops::linear::cpu::{vector, Arg};
 use crate::ops::linear::output_shape;
-use candle_core::{CpuStorage, Layout, Result, Shape};
+use candle_core::{CpuStorage, Layout, Result};
 
 /// `args` are x, A and B; `held` are the op's weight and, if it has one, its bias.
-pub fn forward(op: &Lora, args: &[Arg], held: &[Arg]) -> Result<(CpuStorage, Shape)> {
+pub fn forward(op: &Lora, args: &[Arg], held: &[Arg]) -> OpResult<CpuStorage> {
     let ((x, xl), (a, al), (b, bl)) = (args[0], args[1], args[2]);
     let ((w, wl), bias) = (held[0], held.get(1).copied());
     let shape = output_shape(xl, wl.dims()[0]);
@@ -53,11 +54,11 @@ fn dropped(
         p,
         seed,
     };
-    let (dropped, shape) = dropout::cpu::forward(op, x, l)?;
+    let (dropped, shape) = dropout::cpu::forward(op, (x, l))?;
     Ok((dropped, Layout::contiguous(shape)))
 }
 
-pub fn up_add(scale: f32, args: &[Arg]) -> Result<(CpuStorage, Shape)> {
+pub fn up_add(scale: f32, args: &[Arg]) -> OpResult<CpuStorage> {
     let ((base, base_l), (u, ul), (b, bl)) = (args[0], args[1], args[2]);
     with_float!(NAME, base, |base: &[T]| {
         let (u, b) = (

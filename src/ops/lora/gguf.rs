@@ -4,6 +4,7 @@
 
 use super::{up, NAME};
 use crate::check;
+use crate::op::OpResult;
 use crate::ops::linear::{check_bias, flatten_rows, frozen_product, output_shape};
 use candle_core::quantized::QTensor;
 #[cfg(feature = "metal")]
@@ -28,7 +29,7 @@ pub(super) fn check_args(
     bias: Option<&Tensor>,
 ) -> Result<usize> {
     check::is_float(name, x)?;
-    check::has_dims(name, x)?;
+    check::has_dims(name, x.layout())?;
     let last = x.dim(D::Minus1)?;
     let (got, expected) = (w.device().location(), x.device().location());
     if got != expected {
@@ -78,14 +79,14 @@ impl CustomOp1 for GgufLinear {
     fn name(&self) -> &'static str {
         NAME
     }
-    fn cpu_fwd(&self, x: &CpuStorage, l: &Layout) -> Result<(CpuStorage, Shape)> {
+    fn cpu_fwd(&self, x: &CpuStorage, l: &Layout) -> OpResult<CpuStorage> {
         self.0.cpu_fwd(x, l)
     }
     fn cuda_fwd(&self, x: &CudaStorage, l: &Layout) -> Result<(CudaStorage, Shape)> {
         self.0.cuda_fwd(x, l)
     }
     #[cfg(feature = "metal")]
-    fn metal_fwd(&self, x: &MetalStorage, l: &Layout) -> Result<(MetalStorage, Shape)> {
+    fn metal_fwd(&self, x: &MetalStorage, l: &Layout) -> OpResult<MetalStorage> {
         self.0.metal_fwd(x, l)
     }
     fn bwd(&self, _: &Tensor, _: &Tensor, g: &Tensor) -> Result<Option<Tensor>> {

@@ -15,18 +15,16 @@ mod metal;
 mod up;
 
 use adapter::check_dropout;
-pub(super) use adapter::{check_base, check_factors, with_bias};
+pub(super) use adapter::{check_adapted, check_factors, check_rank, with_bias};
 pub use adapter::{Adapter, AdapterDropout};
 pub use frozen_weight::FrozenWeight;
 pub(crate) use up::up_add;
 
 use super::dropout;
-use super::linear::{self, flatten_rows, frozen_product, linear};
+use super::linear::{self, flatten_rows, frozen_product, linear, Bias};
 use crate::check;
-use crate::op::{self, custom_op, Args, Grads, Op, OpResult, Spec};
-#[cfg(feature = "metal")]
-use candle_core::MetalStorage;
-use candle_core::{CpuStorage, DType, Result, Tensor};
+use crate::op::{self, custom_op, kernels, signature, Grads, Op, Spec};
+use candle_core::{DType, Result, Tensor};
 
 const NAME: &str = "lora";
 
@@ -107,11 +105,10 @@ fn dense(
     name: &'static str,
     x: &Tensor,
     w: &Tensor,
-    bias: Option<&Tensor>,
+    bias: Bias,
     adapter: Adapter,
 ) -> Result<Tensor> {
-    let args: Vec<&Tensor> = [x, w].into_iter().chain(bias).collect();
-    check::same_device(name, &["x", "weight", "bias"], &args)?;
+    linear::same_device(name, x, w, bias)?;
     let op = Lora {
         weight: w.detach(),
         bias: bias.map(Tensor::detach),
@@ -122,11 +119,10 @@ fn dense(
 }
 
 /// The adapter's share added to `base(dtype)`. Of 16-bit inputs everything is f32, to be rounded once in the end.
-fn beside(
-    x: &Tensor,
-    adapter: Adapter,
-    base: impl FnOnce(DType) -> Result<Tensor>,
-) -> Result<Tensor> {
+fn beside<F>(x: &Tensor, adapter: Adapter, base: F) -> Result<Tensor>
+where
+    F: FnOnce(DType) -> Result<Tensor>,
+{
     let dtype = match x.dtype() {
         // Candle can't convert empty tensors on Metal.
         DType::F16 | DType::BF16 if x.elem_count() > 0 && adapter.b.elem_count() > 0 => DType::F32,
@@ -174,37 +170,19 @@ pub struct Lora {
 custom_op!(Lora: CustomOp3);
 
 impl Op for Lora {
-    const NAME: &'static str = NAME;
-    const ARGS: &'static [&'static str] = &["x", "a", "b"];
+    signature!(NAME(x, a, b));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check_base(name, args, &self.weight, self.bias.as_ref())?;
-        let (x, a, b) = (args[0].dims(), args[1].dims(), args[2].dims());
-        if a.len() != 2 {
-            let message = format!("got a of shape {a:?}, expected [rank, in]");
-            return Err(check::error(name, message));
-        }
-        check_factors(name, x, self.weight.dims()[0], a, b)?;
-        check::fits_in_memory(
-            name,
-            "x·Aᵀ",
-            linear::output_shape(args[0].layout, a[0]).dims(),
-        )?;
+        let (weight, bias) = (&self.weight, self.bias.as_ref());
+        check_adapted(name, args, weight, bias, &["rank", "in"])?;
         check_dropout(name, self.dropout)
     }
 
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+    kernels!(self, args => {
         let held = with_bias(&self.weight, self.bias.as_ref());
         check::frozen(NAME, &held)?;
-        op::with_cpu_storages(NAME, &held, |held| cpu::forward(self, args, held))
-    }
-
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        let held = with_bias(&self.weight, self.bias.as_ref());
-        check::frozen(NAME, &held)?;
-        op::with_metal_storages(NAME, &held, |held| metal::forward(self, args, held))
-    }
+        op::with_storages(NAME, &held, |held| device::forward(self, args, held))
+    });
 
     fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
         let (x, a, b) = (inputs[0], inputs[1], inputs[2]);
@@ -223,11 +201,7 @@ impl Op for Lora {
             let u = frozen_product(&rows, a, 1.0)?;
             frozen_product(&grads.t()?, &u.t()?, self.scale)
         };
-        Ok(vec![
-            x.track_op().then(dx).transpose()?,
-            a.track_op().then(da).transpose()?,
-            b.track_op().then(db).transpose()?,
-        ])
+        op::grads(inputs, &[&dx, &da, &db])
     }
 
     fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {

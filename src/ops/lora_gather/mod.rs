@@ -9,12 +9,10 @@ mod metal;
 mod routes;
 
 use super::linear::{self, flatten_rows, output_shape};
-use super::lora::{check_base, check_factors, with_bias};
+use super::lora::{check_adapted, check_factors, check_rank, with_bias};
 use crate::check;
-use crate::op::{self, custom_op, Arg, Args, Grads, Op, OpResult, Spec};
-#[cfg(feature = "metal")]
-use candle_core::MetalStorage;
-use candle_core::{CpuStorage, Result, Shape, Tensor};
+use crate::op::{self, custom_op, kernels, signature, Args, Grads, Op, Spec};
+use candle_core::{Result, Shape, Tensor};
 use routes::Routes;
 use std::sync::Arc;
 
@@ -50,8 +48,7 @@ pub fn lora_gather(
     scales: &Tensor,
     adapter_of_row: &Tensor,
 ) -> Result<Tensor> {
-    let args: Vec<&Tensor> = [x, w].into_iter().chain(bias).collect();
-    check::same_device(NAME, &["x", "weight", "bias"], &args)?;
+    linear::same_device(NAME, x, w, bias)?;
     let op = LoraGather::new(w, bias, scales, adapter_of_row)?;
     op::apply(NAME, op, &[x, a, b])
 }
@@ -94,32 +91,21 @@ impl LoraGather {
 custom_op!(LoraGather: CustomOp3);
 
 impl Op for LoraGather {
-    const NAME: &'static str = NAME;
-    const ARGS: &'static [&'static str] = &["x", "a", "b"];
+    signature!(NAME(x, a, b));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check_base(name, args, &self.weight, self.bias.as_ref())?;
-        let (x, a, b) = (args[0].dims(), args[1].dims(), args[2].dims());
-        check_stack(name, a)?;
-        check_factors(name, x, self.weight.dims()[0], a, b)?;
-        check::fits_in_memory(name, "x·Aᵀ", output_shape(args[0].layout, a[1]).dims())?;
-        self.routes.check(name, x, Some(a[0]))
+        let (weight, bias) = (&self.weight, self.bias.as_ref());
+        check_adapted(name, args, weight, bias, STACK)?;
+        self.routes
+            .check(name, args[0].dims(), Some(args[1].dims()[0]))
     }
 
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+    kernels!(self, args => {
         let held = with_bias(&self.weight, self.bias.as_ref());
-        let run = |held: &[Arg<'_, CpuStorage>]| cpu::forward(&self.routes, args, held);
-        let out = op::with_cpu_storages(NAME, &held, run)?;
+        let run = |held: Args<_>| device::forward(&self.routes, args, held);
+        let out = op::with_storages(NAME, &held, run)?;
         Ok((out, output_shape(args[0].1, self.weight.dims()[0])))
-    }
-
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        let held = with_bias(&self.weight, self.bias.as_ref());
-        let run = |held: &[Arg<'_, MetalStorage>]| metal::forward(&self.routes, args, held);
-        let out = op::with_metal_storages(NAME, &held, run)?;
-        Ok((out, output_shape(args[0].1, self.weight.dims()[0])))
-    }
+    });
 
     fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
         let (x, a, b) = (inputs[0], inputs[1], inputs[2]);
@@ -137,11 +123,7 @@ impl Op for LoraGather {
         let (rows, grads) = (flatten_rows(&x.detach())?, flatten_rows(g)?);
         let da = || outer(&down(&grads, &swapped(b)?)?, &rows);
         let db = || outer(&grads, &down(&rows, &a.detach())?);
-        Ok(vec![
-            x.track_op().then(dx).transpose()?,
-            a.track_op().then(da).transpose()?,
-            b.track_op().then(db).transpose()?,
-        ])
+        op::grads(inputs, &[&dx, &da, &db])
     }
 
     fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
@@ -150,42 +132,26 @@ impl Op for LoraGather {
     }
 }
 
-fn check_stack(name: &'static str, a: &[usize]) -> Result<()> {
-    match a.len() {
-        3 => Ok(()),
-        _ => Err(check::error(
-            name,
-            format_args!("got a of shape {a:?}, expected [n, rank, in]"),
-        )),
-    }
-}
+/// What errors call the dims of A.
+const STACK: &[&str] = &["n", "rank", "in"];
 
 /// `u[i] = x[i]·A[n]ᵀ` in x's dtype, 0 where there is no adapter. For gradients.
 struct Down(Arc<Routes>);
 
 impl Op for Down {
-    const NAME: &'static str = NAME;
-    const ARGS: &'static [&'static str] = &["x", "a"];
+    signature!(NAME(x, a));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
         let (x, a) = (args[0].dims(), args[1].dims());
-        check_stack(name, a)?;
+        check_rank(name, args[0], a, STACK)?;
         check_factors(name, x, 0, a, &[a[0], 0, a[1]])?;
-        check::fits_in_memory(name, "x·Aᵀ", output_shape(args[0].layout, a[1]).dims())?;
         self.0.check(name, x, Some(a[0]))
     }
 
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+    kernels!(self, args => {
         let shape = output_shape(args[0].1, args[1].1.dims()[1]);
-        Ok((cpu::down(&self.0, args[0], args[1])?, shape))
-    }
-
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        let shape = output_shape(args[0].1, args[1].1.dims()[1]);
-        Ok((metal::down(&self.0, args[0], args[1])?, shape))
-    }
+        Ok((device::down(&self.0, args[0], args[1])?, shape))
+    });
 }
 
 /// `out[n] = scales[n] · Σ p[i]ᵀ·q[i]` over the rows of adapter n. For gradients.
@@ -198,31 +164,21 @@ impl Outer {
 }
 
 impl Op for Outer {
-    const NAME: &'static str = NAME;
-    const ARGS: &'static [&'static str] = &["p", "q"];
+    signature!(NAME(p, q));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
         let (p, q) = (args[0].dims(), args[1].dims());
-        if p.len() != 2 || q.len() != 2 {
-            let message = format!("got p of shape {p:?} and q of {q:?}, expected matrices");
-            return Err(check::error(name, message));
-        }
+        let message = format_args!("got p of shape {p:?} and q of {q:?}, expected matrices");
+        check::ensure(p.len() == 2 && q.len() == 2, name, message)?;
         self.0.check(name, p, None)?;
         self.0.check(name, q, None)?;
         check::fits_in_memory(name, "the gradient", self.shape(p, q).dims())
     }
 
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+    kernels!(self, args => {
         let shape = self.shape(args[0].1.dims(), args[1].1.dims());
-        Ok((cpu::outer(&self.0, args[0], args[1])?, shape))
-    }
-
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        let shape = self.shape(args[0].1.dims(), args[1].1.dims());
-        Ok((metal::outer(&self.0, args[0], args[1])?, shape))
-    }
+        Ok((device::outer(&self.0, args[0], args[1])?, shape))
+    });
 }
 
 /// The composition of stock ops that [`lora_gather()`] replaces: one row after the other.

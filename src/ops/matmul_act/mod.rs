@@ -9,14 +9,12 @@ mod cpu;
 mod metal;
 
 use super::activation::{self, activation, grad_through_act, Act};
-use super::linear::{check_args as check_linear, check_bias, column_sums, flatten_rows};
+use super::linear::{check_args as check_linear, check_bias, column_sums, flatten_rows, Bias};
 use super::reduce::sum_to;
 use crate::check;
 use crate::layout::as_vector;
-use crate::op::{self, custom_op, Args, Grads, Op, OpResult, Spec};
-#[cfg(feature = "metal")]
-use candle_core::MetalStorage;
-use candle_core::{CpuStorage, Layout, Result, Shape, Tensor, D};
+use crate::op::{self, custom_op, kernels, signature, Grads, Op, Spec};
+use candle_core::{Layout, Result, Shape, Tensor, D};
 
 const NAME: &str = "matmul_act";
 
@@ -36,13 +34,7 @@ pub fn matmul_act(x: &Tensor, y: &Tensor, bias: Option<&Tensor>, act: Act) -> Re
     apply(NAME, x, y, bias, act)
 }
 
-fn apply(
-    name: &'static str,
-    x: &Tensor,
-    y: &Tensor,
-    bias: Option<&Tensor>,
-    act: Act,
-) -> Result<Tensor> {
+fn apply(name: &'static str, x: &Tensor, y: &Tensor, bias: Bias, act: Act) -> Result<Tensor> {
     let tracked = [Some(x), Some(y), bias]
         .into_iter()
         .flatten()
@@ -78,13 +70,7 @@ pub fn linear_act(x: &Tensor, w: &Tensor, bias: Option<&Tensor>, act: Act) -> Re
     }
 }
 
-fn product(
-    name: &'static str,
-    x: &Tensor,
-    y: &Tensor,
-    bias: Option<&Tensor>,
-    act: Act,
-) -> Result<Tensor> {
+fn product(name: &'static str, x: &Tensor, y: &Tensor, bias: Bias, act: Act) -> Result<Tensor> {
     match (bias, y.dims().last()) {
         (Some(bias), Some(&n)) => op::apply(name, MatmulAct(act), &[x, y, &as_vector(bias, n)?]),
         (Some(bias), None) => op::apply(name, MatmulAct(act), &[x, y, bias]),
@@ -136,54 +122,34 @@ pub struct MatmulAct(pub Act);
 custom_op!(MatmulAct: CustomOp2, CustomOp3);
 
 impl Op for MatmulAct {
-    const NAME: &'static str = NAME;
-    const ARGS: &'static [&'static str] = &["x", "y", "bias"];
+    signature!(NAME(x, y, bias));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
         let bias = args.get(2).map(|bias| bias.layout);
         output_shape(name, args[0].layout, args[1].layout, bias).map(drop)
     }
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
-        cpu::forward(self.0, args[0], args[1], args.get(2).copied())
-    }
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        metal::forward(self.0, args[0], args[1], args.get(2).copied())
-    }
+    kernels!(self, args => device::forward(self.0, args[0], args[1], args.get(2).copied()));
     fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
         let (x, y, bias) = (inputs[0], inputs[1], inputs.get(2).copied());
         let z = || product("matmul_act_bwd", x, y, bias, Act::Identity);
         let dz = grad_through_act(self.0, g, z)?;
-        let mut grads = vec![grad_x(x, y, &dz)?, grad_y(x, y, &dz)?];
-        if let Some(bias) = bias {
-            grads.push(bias.track_op().then(|| column_sums(&dz)).transpose()?);
-        }
-        Ok(grads)
+        let dx = || sum_to(&plain_product(&dz, &y.t()?)?, x.shape());
+        op::grads(inputs, &[&dx, &|| grad_y(x, y, &dz), &|| column_sums(&dz)])
     }
     fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
         reference(args[0], args[1], args.get(2).copied(), self.0)
     }
 }
 
-/// `dz·yᵀ` where x tracks gradients.
-fn grad_x(x: &Tensor, y: &Tensor, dz: &Tensor) -> Result<Option<Tensor>> {
-    let dx = || sum_to(&plain_product(dz, &y.t()?)?, x.shape());
-    x.track_op().then(dx).transpose()
-}
-
-/// `xᵀ·dz` where y tracks gradients.
-fn grad_y(x: &Tensor, y: &Tensor, dz: &Tensor) -> Result<Option<Tensor>> {
+/// `xᵀ·dz`
+fn grad_y(x: &Tensor, y: &Tensor, dz: &Tensor) -> Result<Tensor> {
     let leading = |t: &Tensor| t.dims()[..t.rank() - 2].to_vec();
-    let dy = || {
-        // One y for all of x: one product, over the rows of the whole stack.
-        if dz.rank() > 2 && leading(x) == leading(dz) && leading(y).iter().all(|&d| d == 1) {
-            let dy = plain_product(&flatten_rows(x)?.t()?, &flatten_rows(dz)?)?;
-            return dy.reshape(y.shape());
-        }
-        sum_to(&plain_product(&x.t()?, dz)?, y.shape())
-    };
-    y.track_op().then(dy).transpose()
+    // One y for all of x: one product, over the rows of the whole stack.
+    if dz.rank() > 2 && leading(x) == leading(dz) && leading(y).iter().all(|&d| d == 1) {
+        let dy = plain_product(&flatten_rows(x)?.t()?, &flatten_rows(dz)?)?;
+        return dy.reshape(y.shape());
+    }
+    sum_to(&plain_product(&x.t()?, dz)?, y.shape())
 }
 
 /// The composition of stock ops that [`matmul_act()`] replaces.

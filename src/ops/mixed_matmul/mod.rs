@@ -12,11 +12,9 @@ mod metal;
 use super::linear::{self, column_sums, output_shape};
 use super::packed::{self, WeightArgs};
 use crate::check;
-use crate::op::{self, custom_op, Args, Grads, Op, OpResult, Spec};
+use crate::op::{self, custom_op, kernels, signature, Grads, Op, Spec};
 use crate::quant::{Quantized, ScaleScope};
-#[cfg(feature = "metal")]
-use candle_core::MetalStorage;
-use candle_core::{CpuStorage, DType, Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 
 const NAME: &str = "mixed_matmul";
 
@@ -78,22 +76,7 @@ impl Op for MixedMatmul {
         packed::check_args(name, args, &self.weight)
     }
 
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
-        let shape = output_shape(args[0].1, self.weight.shape().dims()[0]);
-        let out = packed::with_cpu_weight(NAME, &self.weight, |parts| {
-            cpu::forward(&self.weight, parts, args[0], args.get(1).copied())
-        })?;
-        Ok((out, shape))
-    }
-
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        let shape = output_shape(args[0].1, self.weight.shape().dims()[0]);
-        let out = packed::with_metal_weight(NAME, &self.weight, |parts| {
-            metal::forward(&self.weight, parts, args[0], args.get(1).copied())
-        })?;
-        Ok((out, shape))
-    }
+    kernels!(self, args => packed::product(NAME, &self.weight, args, device::forward));
 
     fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
         gradients(inputs, &self.weight, g)
@@ -105,20 +88,10 @@ impl Op for MixedMatmul {
 }
 
 /// The gradients of x and, where there is one, of the bias: `g·W` and Σ g over the rows.
-pub(crate) fn gradients(
-    inputs: &[&Tensor],
-    w: &Quantized,
-    g: &Tensor,
-) -> Result<Vec<Option<Tensor>>> {
-    let grad = |(i, input): (usize, &&Tensor)| match (input.track_op(), i) {
-        (false, _) => Ok(None),
-        (true, 0) => {
-            let op = MixedMatmulT { weight: w.clone() };
-            op::apply_kernel(NAME, op, &[g]).map(Some)
-        }
-        (true, _) => column_sums(g).map(Some),
-    };
-    inputs.iter().enumerate().map(grad).collect()
+pub(crate) fn gradients(inputs: &[&Tensor], w: &Quantized, g: &Tensor) -> Grads {
+    let op = || MixedMatmulT { weight: w.clone() };
+    let dx = || op::apply_kernel(NAME, op(), &[g]);
+    op::grads(inputs, &[&dx, &|| column_sums(g)])
 }
 
 /// `x·W` for x `[.., out]`: the gradient op of [`MixedMatmul`], whose own gradient is [`MixedMatmul`] again.
@@ -127,12 +100,10 @@ struct MixedMatmulT {
 }
 
 impl Op for MixedMatmulT {
-    const NAME: &'static str = NAME;
-    const ARGS: &'static [&'static str] = &["x"];
+    signature!(NAME(x));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
         check_weight(name, &self.weight)?;
-        check::same_floats(name, Self::ARGS, args)?;
         match (args[0].dims().last(), self.weight.shape().dims()) {
             (Some(last), &[out, cols]) if *last == out => {
                 let shape = output_shape(args[0].layout, cols);
@@ -142,29 +113,18 @@ impl Op for MixedMatmulT {
         }
     }
 
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+    kernels!(self, args => {
         let shape = output_shape(args[0].1, self.weight.shape().dims()[1]);
-        let out = packed::with_cpu_weight(NAME, &self.weight, |parts| {
-            cpu::transposed(&self.weight, parts, args[0])
+        let out = packed::with_weight(NAME, &self.weight, |parts| {
+            device::transposed(&self.weight, parts, args[0])
         })?;
         Ok((out, shape))
-    }
-
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        let shape = output_shape(args[0].1, self.weight.shape().dims()[1]);
-        let out = packed::with_metal_weight(NAME, &self.weight, |parts| {
-            metal::transposed(&self.weight, parts, args[0])
-        })?;
-        Ok((out, shape))
-    }
+    });
 
     fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
-        let op = MixedMatmul {
-            weight: self.weight.clone(),
-        };
-        let grad = || op::apply_kernel(NAME, op, &[g]);
-        Ok(vec![inputs[0].track_op().then(grad).transpose()?])
+        let weight = || self.weight.clone();
+        let grad = || op::apply_kernel(NAME, MixedMatmul { weight: weight() }, &[g]);
+        op::grads(inputs, &[&grad])
     }
 }
 

@@ -9,7 +9,7 @@ use crate::act::Act;
 use crate::check;
 use crate::metal::mps::{session, Matrix, Neuron, NeuronFunction};
 use crate::metal::{alloc, finish};
-use crate::op::{custom_op, Args, Grads, Op, OpResult, Spec};
+use crate::op::{custom_op, signature, Args, Grads, Op, OpResult, Spec};
 use crate::ops::activation::grad_through_act;
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, MetalStorage, Result, Tensor};
@@ -33,8 +33,8 @@ pub struct MpsActivation(pub Act);
 custom_op!(MpsActivation: CustomOp1);
 
 impl Op for MpsActivation {
-    const NAME: &'static str = NAME;
-    const ARGS: &'static [&'static str] = &["x"];
+    signature!(NAME(x));
+    const FLOATS: bool = false;
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
         function(self.0)?;

@@ -10,7 +10,7 @@ use crate::metal::mps::{
     is_supported, session, Matrix, MpsSession, Multiplication, Product, VectorMultiplication, Way,
 };
 use crate::metal::{alloc, finish, Operand};
-use crate::op::{custom_op, Grads, Op, Spec};
+use crate::op::{self, custom_op, signature, Args, Grads, Op, OpResult, Spec};
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, DType, Layout, MetalDevice, MetalStorage, Result, Shape, Tensor};
 use candle_metal_kernels::metal::Buffer;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 const NAME: &str = "mps_matmul";
 
-type Arg<'a> = crate::op::Arg<'a, MetalStorage>;
+type Arg<'a> = op::Arg<'a, MetalStorage>;
 
 /// `x·y` for x `[.., m, k]` and y `[.., k, n]` with the same leading dims, f32 or f16 on Metal, of any layout.
 ///
@@ -51,27 +51,24 @@ pub struct MpsMatmul;
 custom_op!(MpsMatmul: CustomOp2);
 
 impl Op for MpsMatmul {
-    const NAME: &'static str = NAME;
-    const ARGS: &'static [&'static str] = &["x", "y"];
+    signature!(NAME(x, y));
+    const FLOATS: bool = false;
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
         check_dtypes(name, Self::ARGS, args)?;
         output_shape(args[0].layout, args[1].layout).map(drop)
     }
-    fn cpu(&self, _: &[crate::op::Arg<'_, CpuStorage>]) -> Result<(CpuStorage, Shape)> {
+    fn cpu(&self, _: Args<CpuStorage>) -> OpResult<CpuStorage> {
         not_on_the_cpu::<Self>()
     }
-    fn metal(&self, args: &[Arg<'_>]) -> Result<(MetalStorage, Shape)> {
+    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
         forward_in_parts(args[0], args[1], usize::MAX)
     }
     fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
         let (x, y) = (inputs[0], inputs[1]);
         let dx = || matmul(g, &y.t()?);
         let dy = || matmul(&x.t()?, g);
-        Ok(vec![
-            x.track_op().then(dx).transpose()?,
-            y.track_op().then(dy).transpose()?,
-        ])
+        op::grads(inputs, &[&dx, &dy])
     }
 }
 
@@ -99,7 +96,7 @@ fn output_shape(x: &Layout, y: &Layout) -> Result<(Product, Shape)> {
 }
 
 /// The product, computing no more than so many columns of the result at a time.
-pub(super) fn forward_in_parts(x: Arg, y: Arg, most: usize) -> Result<(MetalStorage, Shape)> {
+pub(super) fn forward_in_parts(x: Arg, y: Arg, most: usize) -> OpResult<MetalStorage> {
     let (device, dtype) = (x.0.device(), x.0.dtype());
     let (product, shape) = output_shape(x.1, y.1)?;
     let count = shape.elem_count();

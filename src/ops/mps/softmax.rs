@@ -6,7 +6,7 @@ use super::{apply, check_dtypes, not_on_the_cpu, Rows};
 use crate::check;
 use crate::metal::mps::{session, Matrix, SoftMax};
 use crate::metal::{alloc, finish};
-use crate::op::{custom_op, Args, Grads, Op, OpResult, Spec};
+use crate::op::{custom_op, signature, Args, Grads, Op, OpResult, Spec};
 use crate::ops::softmax::grad_x;
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, MetalStorage, Result, Tensor};
@@ -27,12 +27,12 @@ pub struct MpsSoftmax;
 custom_op!(MpsSoftmax: CustomOp1);
 
 impl Op for MpsSoftmax {
-    const NAME: &'static str = NAME;
-    const ARGS: &'static [&'static str] = &["x"];
+    signature!(NAME(x));
+    const FLOATS: bool = false;
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
         check_dtypes(name, Self::ARGS, args)?;
-        check::has_dims(name, args[0])
+        check::has_dims(name, args[0].layout)
     }
     fn cpu(&self, _: Args<CpuStorage>) -> OpResult<CpuStorage> {
         not_on_the_cpu::<Self>()

@@ -6,11 +6,9 @@ pub(crate) mod metal;
 
 use super::linear::{self, output_shape};
 use crate::check;
-use crate::op::{self, Arg, Op, Spec};
+use crate::op::{self, Arg, Args, KernelStorage, Op, OpResult, Spec};
 use crate::quant::Quantized;
-#[cfg(feature = "metal")]
-use candle_core::MetalStorage;
-use candle_core::{CpuStorage, DType, Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 
 /// What errors call the arguments of a product.
 pub(crate) const ARGS: &[&str] = &["x", "bias"];
@@ -31,8 +29,7 @@ pub(crate) fn apply<O: Op>(
     let trains = w.scales().track_op() || w.offsets().is_some_and(Tensor::track_op);
     if trains || x.elem_count() == 0 {
         check::same_device(name, ARGS, args)?;
-        let specs: Vec<Spec> = args.iter().map(|&t| t.into()).collect();
-        op.check(name, &specs)?;
+        op.check(name, &op::specs(args))?;
         return op.reference(args);
     }
     op::apply(name, op, args)
@@ -119,22 +116,23 @@ fn tensors(w: &Quantized) -> Vec<&Tensor> {
 }
 
 /// Calls `f` with the storages of a weight, which the op holds beside its arguments.
-pub(crate) fn with_cpu_weight<R>(
+pub(crate) fn with_weight<S: KernelStorage, R>(
     name: &'static str,
     w: &Quantized,
-    f: impl FnOnce(WeightArgs<'_, CpuStorage>) -> Result<R>,
+    f: impl FnOnce(WeightArgs<'_, S>) -> Result<R>,
 ) -> Result<R> {
     check::frozen(name, &tensors(w))?;
-    op::with_cpu_storages(name, &tensors(w), |args| f(WeightArgs::new(args)))
+    op::with_storages(name, &tensors(w), |args| f(WeightArgs::new(args)))
 }
 
-/// As [`with_cpu_weight`].
-#[cfg(feature = "metal")]
-pub(crate) fn with_metal_weight<R>(
+/// The product of x with a weight, and a bias if there is one, by a device's `forward`.
+pub(crate) fn product<S: KernelStorage>(
     name: &'static str,
     w: &Quantized,
-    f: impl FnOnce(WeightArgs<'_, MetalStorage>) -> Result<R>,
-) -> Result<R> {
-    check::frozen(name, &tensors(w))?;
-    op::with_metal_storages(name, &tensors(w), |args| f(WeightArgs::new(args)))
+    args: Args<S>,
+    forward: impl Fn(&Quantized, WeightArgs<'_, S>, Arg<S>, Option<Arg<S>>) -> Result<S>,
+) -> OpResult<S> {
+    let run = |parts: WeightArgs<'_, S>| forward(w, parts, args[0], args.get(1).copied());
+    let out = with_weight(name, w, run)?;
+    Ok((out, output_shape(args[0].1, w.shape().dims()[0])))
 }

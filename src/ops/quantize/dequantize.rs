@@ -4,11 +4,9 @@
 use super::metal;
 use super::{cpu, reference_dequantize, Levels, Quantized, ScaleScope, Scheme};
 use crate::check;
-use crate::op::{self, custom_op, Args, Grads, Op, OpResult, Spec};
+use crate::op::{self, custom_op, kernels, signature, Grads, Op, Spec};
 use crate::ops::reduce::{sum_last_dim, sum_to};
-#[cfg(feature = "metal")]
-use candle_core::MetalStorage;
-use candle_core::{CpuStorage, DType, Result, Shape, Tensor};
+use candle_core::{DType, Result, Shape, Tensor};
 
 const NAME: &str = "dequantize";
 
@@ -63,8 +61,8 @@ pub struct Dequantize {
 custom_op!(Dequantize: CustomOp2, CustomOp3);
 
 impl Op for Dequantize {
-    const NAME: &'static str = NAME;
-    const ARGS: &'static [&'static str] = &["codes", "scales", "offsets"];
+    signature!(NAME(codes, scales, offsets));
+    const FLOATS: bool = false;
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
         self.check_dtype(name)?;
@@ -99,13 +97,7 @@ impl Op for Dequantize {
         }
         Ok(())
     }
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
-        Ok((cpu::dequantize(self, args)?, self.shape.clone()))
-    }
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        Ok((metal::dequantize(self, args)?, self.shape.clone()))
-    }
+    kernels!(self, args => Ok((device::dequantize(self, args)?, self.shape.clone())));
     fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
         let g = g.to_dtype(DType::F32)?;
         let wanted = |i: usize| inputs.get(i).is_some_and(|t| t.track_op());

@@ -5,10 +5,8 @@ use super::metal;
 use super::Scheme;
 use super::{check_x, cpu, reference};
 use crate::check;
-use crate::op::{self, custom_op, Args, Grads, Op, OpResult, Spec};
-#[cfg(feature = "metal")]
-use candle_core::MetalStorage;
-use candle_core::{CpuStorage, Result, Tensor};
+use crate::op::{self, custom_op, kernels, signature, Grads, Op, Spec};
+use candle_core::{Result, Tensor};
 
 /// `dequantize(quantize(x))` in one pass, with the straight-through gradient `dx = g`.
 pub fn fake_quantize(x: &Tensor, scheme: Scheme) -> Result<Tensor> {
@@ -43,21 +41,15 @@ pub struct FakeQuantize {
 custom_op!(FakeQuantize: CustomOp1);
 
 impl Op for FakeQuantize {
-    const NAME: &'static str = "fake_quantize";
-    const ARGS: &'static [&'static str] = &["x"];
+    signature!("fake_quantize"(x));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
         check_x(name, &self.scheme, args[0])
     }
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+    kernels!(self, args => {
         let shape = args[0].1.shape().clone();
-        Ok((cpu::fake_quantize(self.scheme, args[0])?, shape))
-    }
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        let (x, l) = args[0];
-        Ok((metal::fake_quantize(self.scheme, x, l)?, l.shape().clone()))
-    }
+        Ok((device::fake_quantize(self.scheme, args[0])?, shape))
+    });
     fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
         let dx = match self.clipped {
             true => op::apply(Self::NAME, ClipGrad(self.scheme), &[inputs[0], g])?,
@@ -74,21 +66,15 @@ impl Op for FakeQuantize {
 struct ClipGrad(Scheme);
 
 impl Op for ClipGrad {
-    const NAME: &'static str = "fake_quantize";
-    const ARGS: &'static [&'static str] = &["x", "g"];
+    signature!("fake_quantize"(x, g));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
         check_x(name, &self.0, args[0])?;
         check::same_dtype(name, args[0].dtype, "g", args[1].dtype)?;
         check::same_shape(name, args[0], "g", args[1])
     }
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+    kernels!(self, args => {
         let shape = args[0].1.shape().clone();
-        Ok((cpu::clip_grad(self.0, args[0], args[1])?, shape))
-    }
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        let shape = args[0].1.shape().clone();
-        Ok((metal::clip_grad(self.0, args[0], args[1])?, shape))
-    }
+        Ok((device::clip_grad(self.0, args[0], args[1])?, shape))
+    });
 }

@@ -32,7 +32,7 @@ pub use fake::{fake_quantize, fake_quantize_clipped, FakeQuantize};
 pub use reference::{reference, reference_dequantize, reference_quantize};
 
 use crate::check;
-use crate::op::{self, Arg, Grads, MultiOp, Spec};
+use crate::op::{self, Args, Grads, MultiOp, OpResults, Spec};
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
 use candle_core::{CpuStorage, Error, Result, Shape, Tensor};
@@ -67,7 +67,7 @@ struct Quantize(Scheme);
 
 impl Quantize {
     /// The outputs with their shapes.
-    fn shaped<S>(&self, x: &Shape, (codes, scales, offsets): Parts<S>) -> Result<Vec<(S, Shape)>> {
+    fn shaped<S>(&self, x: &Shape, (codes, scales, offsets): Parts<S>) -> OpResults<S> {
         let shape = self.0.scales_shape(x)?;
         let offsets = offsets.map(|offsets| (offsets, shape.clone()));
         let codes = (codes, self.0.codes_shape(x)?);
@@ -87,7 +87,7 @@ impl MultiOp for Quantize {
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
         check_x(name, &self.0, args[0])
     }
-    fn cpu(&self, args: &[Arg<'_, CpuStorage>]) -> Result<Vec<(CpuStorage, Shape)>> {
+    fn cpu(&self, args: Args<CpuStorage>) -> OpResults<CpuStorage> {
         let (codes, scales, offsets) = cpu::quantize(self.0, args[0])?;
         let parts = (
             CpuStorage::U8(codes),
@@ -97,7 +97,7 @@ impl MultiOp for Quantize {
         self.shaped(args[0].1.shape(), parts)
     }
     #[cfg(feature = "metal")]
-    fn metal(&self, args: &[Arg<'_, MetalStorage>]) -> Result<Vec<(MetalStorage, Shape)>> {
+    fn metal(&self, args: Args<MetalStorage>) -> OpResults<MetalStorage> {
         let (x, l) = args[0];
         self.shaped(l.shape(), metal::quantize(self.0, x, l)?)
     }

@@ -1,12 +1,14 @@
 //! Launches of kernels/reduce.metal.
 
 use super::{Over, Reduce, Reduction, NAME};
+use crate::metal::elementwise::dense;
 use crate::metal::{
-    aligned_rows, alloc, dtype_name, finish, grid, row_grid, sources, Launch, Operand, RowOperand,
-    RowStrides, SIMD_COLS,
+    aligned_rows, alloc, build, dtype_name, finish, grid, row_grid, sources, Launch, Operand,
+    RowOperand, RowStrides, SIMD_COLS,
 };
+use crate::op::{Arg, Args, OpResult};
 use candle_core::backend::{BackendDevice, BackendStorage};
-use candle_core::{CpuStorage, DType, Layout, MetalStorage, Result, Shape};
+use candle_core::{CpuStorage, DType, Layout, MetalStorage};
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -37,7 +39,7 @@ struct MaxBwdParams {
     reserved: u32,
 }
 
-pub fn forward(op: Reduce, x: &MetalStorage, l: &Layout) -> Result<(MetalStorage, Shape)> {
+pub fn forward(op: Reduce, (x, l): Arg<MetalStorage>) -> OpResult<MetalStorage> {
     let (rows, cols) = op.over.split(l.shape());
     let (device, dtype) = (x.device(), x.dtype());
     let name = dtype_name(dtype, NAME)?;
@@ -47,7 +49,7 @@ pub fn forward(op: Reduce, x: &MetalStorage, l: &Layout) -> Result<(MetalStorage
     };
     let kernel = |variant: &str| format!("{NAME}_fwd_{kind}{variant}_{name}");
     if rows * cols == 0 {
-        return empty(op, x, l);
+        return empty(op, (x, l));
     }
     let xs = match op.over {
         Over::LastDim => RowOperand::new(x, l)?,
@@ -109,40 +111,34 @@ pub fn forward(op: Reduce, x: &MetalStorage, l: &Layout) -> Result<(MetalStorage
 }
 
 /// Sums of nothing, which are constants.
-fn empty(op: Reduce, x: &MetalStorage, l: &Layout) -> Result<(MetalStorage, Shape)> {
+fn empty(op: Reduce, (x, l): Arg<MetalStorage>) -> OpResult<MetalStorage> {
     let nothing = CpuStorage::F32(Vec::new()).to_dtype(&Layout::contiguous(0), x.dtype())?;
-    let (sums, shape) = super::cpu::forward(op, &nothing, &Layout::contiguous(l.shape()))?;
+    let (sums, shape) = super::cpu::forward(op, (&nothing, &Layout::contiguous(l.shape())))?;
     Ok((x.device().storage_from_cpu_storage(&sums)?, shape))
 }
 
-pub fn max_backward(
-    over: Over,
-    (x, xl): (&MetalStorage, &Layout),
-    (y, yl): (&MetalStorage, &Layout),
-    (g, gl): (&MetalStorage, &Layout),
-) -> Result<(MetalStorage, Shape)> {
+pub fn max_backward(over: Over, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+    let (x, xl) = args[0];
     let (rows, cols) = over.split(xl.shape());
-    let (device, dtype) = (x.device(), x.dtype());
-    let n = rows * cols;
-    let out = alloc(device, n, dtype)?;
-    let xs = Operand::contiguous(x, xl)?;
-    let (ys, gs) = (Operand::contiguous(y, yl)?, Operand::contiguous(g, gl)?);
-    let kernel = format!("{NAME}_bwd_max_{}", dtype_name(dtype, NAME)?);
-    Launch::new(device, &sources::REDUCE, &kernel)?
-        .input(&xs)
-        .input(&ys)
-        .input(&gs)
-        .output(&out)
-        .params(&MaxBwdParams {
-            cols: cols as u64,
-            aligned: aligned_rows(&[(&xs, RowStrides::contiguous(cols))], [rows, cols]),
-            reserved: 0,
-        })
-        .run(grid::elementwise_rows(rows, cols, 4))?;
-    Ok((finish(out, device, n, dtype), xl.shape().clone()))
+    let out = build(x, rows * cols, |out| {
+        let operands = dense(args.iter().copied())?;
+        let kernel = format!("{NAME}_bwd_max_{}", dtype_name(x.dtype(), NAME)?);
+        let launch = Launch::new(x.device(), &sources::REDUCE, &kernel)?;
+        let rows_of_x = (&operands[0], RowStrides::contiguous(cols));
+        let launch = operands.iter().fold(launch, Launch::input);
+        launch
+            .output(out)
+            .params(&MaxBwdParams {
+                cols: cols as u64,
+                aligned: aligned_rows(&[rows_of_x], [rows, cols]),
+                reserved: 0,
+            })
+            .run(grid::elementwise_rows(rows, cols, 4))
+    })?;
+    Ok((out, xl.shape().clone()))
 }
 
-pub fn sum_middle(x: &MetalStorage, l: &Layout) -> Result<(MetalStorage, Shape)> {
+pub fn sum_middle((x, l): Arg<MetalStorage>) -> OpResult<MetalStorage> {
     let (outer, rows, cols) = l.shape().dims3()?;
     let (device, dtype) = (x.device(), x.dtype());
     let name = dtype_name(dtype, NAME)?;
@@ -186,16 +182,8 @@ pub fn sum_middle(x: &MetalStorage, l: &Layout) -> Result<(MetalStorage, Shape)>
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{ColumnParams, MaxBwdParams, RowParams};
-    use crate::metal::mirror::assert_mirrors;
-
-    #[test]
-    fn params_mirror_the_kernels() {
-        assert_mirrors!(RowParams => "reduce" RowParams {
-            x, cols, part, rows, parts, scale, aligned
-        });
-        assert_mirrors!(ColumnParams => "reduce" ColumnParams { rows, part, cols, parts });
-        assert_mirrors!(MaxBwdParams => "reduce" MaxBwdParams { cols, aligned, reserved });
-    }
+crate::metal::mirror::mirrors! {
+    RowParams => "reduce" RowParams { x, cols, part, rows, parts, scale, aligned }
+    ColumnParams => "reduce" ColumnParams { rows, part, cols, parts }
+    MaxBwdParams => "reduce" MaxBwdParams { cols, aligned, reserved }
 }

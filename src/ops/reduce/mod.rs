@@ -12,10 +12,8 @@ mod metal;
 mod tests;
 
 use crate::check;
-use crate::op::{self, custom_op, Args, Grads, Op, OpResult, Spec};
-#[cfg(feature = "metal")]
-use candle_core::MetalStorage;
-use candle_core::{CpuStorage, DType, Result, Shape, Tensor, D};
+use crate::op::{self, custom_op, kernels, signature, Grads, Op, Spec};
+use candle_core::{DType, Result, Shape, Tensor, D};
 
 const NAME: &str = "reduce";
 
@@ -64,46 +62,37 @@ impl Over {
     }
 }
 
-fn reduce(name: &'static str, x: &Tensor, reduction: Reduction, over: Over) -> Result<Tensor> {
-    op::apply(name, Reduce { reduction, over }, &[x])
+macro_rules! named {
+    ($($(#[$doc:meta])* $name:ident = $reduction:ident $over:ident;)*) => {$(
+        $(#[$doc])*
+        pub fn $name(x: &Tensor) -> Result<Tensor> {
+            let (reduction, over) = (Reduction::$reduction, Over::$over);
+            op::apply(stringify!($name), Reduce { reduction, over }, &[x])
+        }
+    )*};
 }
 
-/// Σ x over the last dim, which is dropped. For f32, f16 and bf16 of any layout.
-///
-/// ```
-/// use candle_core::{Device, Tensor};
-/// use candle_fused::ops::sum_last_dim;
-/// let x = Tensor::new(&[[1f32, 2., 3.], [4., 5., 6.]], &Device::Cpu)?;
-/// assert_eq!(sum_last_dim(&x)?.to_vec1::<f32>()?, [6., 15.]);
-/// # candle_core::Result::Ok(())
-/// ```
-pub fn sum_last_dim(x: &Tensor) -> Result<Tensor> {
-    reduce("sum_last_dim", x, Reduction::Sum, Over::LastDim)
-}
-
-/// The mean over the last dim, which is dropped.
-pub fn mean_last_dim(x: &Tensor) -> Result<Tensor> {
-    reduce("mean_last_dim", x, Reduction::Mean, Over::LastDim)
-}
-
-/// The maximum over the last dim, which is dropped.
-pub fn max_last_dim(x: &Tensor) -> Result<Tensor> {
-    reduce("max_last_dim", x, Reduction::Max, Over::LastDim)
-}
-
-/// Σ x over all elements, as a scalar.
-pub fn sum_all(x: &Tensor) -> Result<Tensor> {
-    reduce("sum_all", x, Reduction::Sum, Over::All)
-}
-
-/// The mean of all elements, as a scalar.
-pub fn mean_all(x: &Tensor) -> Result<Tensor> {
-    reduce("mean_all", x, Reduction::Mean, Over::All)
-}
-
-/// The maximum of all elements, as a scalar.
-pub fn max_all(x: &Tensor) -> Result<Tensor> {
-    reduce("max_all", x, Reduction::Max, Over::All)
+named! {
+    /// Σ x over the last dim, which is dropped. For f32, f16 and bf16 of any layout.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_fused::ops::sum_last_dim;
+    /// let x = Tensor::new(&[[1f32, 2., 3.], [4., 5., 6.]], &Device::Cpu)?;
+    /// assert_eq!(sum_last_dim(&x)?.to_vec1::<f32>()?, [6., 15.]);
+    /// # candle_core::Result::Ok(())
+    /// ```
+    sum_last_dim = Sum LastDim;
+    /// The mean over the last dim, which is dropped.
+    mean_last_dim = Mean LastDim;
+    /// The maximum over the last dim, which is dropped.
+    max_last_dim = Max LastDim;
+    /// Σ x over all elements, as a scalar.
+    sum_all = Sum All;
+    /// The mean of all elements, as a scalar.
+    mean_all = Mean All;
+    /// The maximum of all elements, as a scalar.
+    max_all = Max All;
 }
 
 /// The reductions as a CustomOp.
@@ -118,29 +107,20 @@ pub struct Reduce {
 custom_op!(Reduce: CustomOp1);
 
 impl Op for Reduce {
-    const NAME: &'static str = NAME;
-    const ARGS: &'static [&'static str] = &["x"];
+    signature!(NAME(x));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
         if self.over == Over::LastDim {
-            check::has_dims(name, args[0])?;
+            check::has_dims(name, args[0].layout)?;
         }
         let shape = args[0].shape();
-        if self.reduction == Reduction::Max && shape.elem_count() == 0 {
-            let message =
-                format!("got x of shape {shape:?}, expected elements to take the maximum of");
-            return Err(check::error(name, message));
-        }
-        Ok(())
+        check::ensure(
+            self.reduction != Reduction::Max || shape.elem_count() > 0,
+            name,
+            format_args!("got x of shape {shape:?}, expected elements to take the maximum of"),
+        )
     }
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
-        cpu::forward(*self, args[0].0, args[0].1)
-    }
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        metal::forward(*self, args[0].0, args[0].1)
-    }
+    kernels!(self, args => device::forward(*self, args[0]));
     fn bwd(&self, inputs: &[&Tensor], y: &Tensor, g: &Tensor) -> Grads {
         let x = inputs[0];
         let (_, n) = self.over.split(x.shape());
@@ -168,25 +148,17 @@ impl Op for Reduce {
 struct MaxBwd(Over);
 
 impl Op for MaxBwd {
-    const NAME: &'static str = "reduce_bwd";
-    const ARGS: &'static [&'static str] = &["x", "y", "grad_out"];
+    signature!("reduce_bwd"(x, y, grad_out));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
         if self.0 == Over::LastDim {
-            check::has_dims(name, args[0])?;
+            check::has_dims(name, args[0].layout)?;
         }
         let reduced = self.0.shape(args[0].shape());
-        check::has_shape(name, "y", args[1], reduced.dims())?;
-        check::has_shape(name, "grad_out", args[2], reduced.dims())
+        check::has_shape(name, "y", args[1].layout, reduced.dims())?;
+        check::has_shape(name, "grad_out", args[2].layout, reduced.dims())
     }
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
-        cpu::max_backward(self.0, args[0], args[1], args[2])
-    }
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        metal::max_backward(self.0, args[0], args[1], args[2])
-    }
+    kernels!(self, args => device::max_backward(self.0, args));
 }
 
 /// Undoes a broadcast: the sums of `grad` over all dims in which `shape` has been expanded to it.
@@ -229,20 +201,12 @@ fn sum_middle(x: &Tensor) -> Result<Tensor> {
 struct SumMiddle;
 
 impl Op for SumMiddle {
-    const NAME: &'static str = "reduce_columns";
-    const ARGS: &'static [&'static str] = &["x"];
+    signature!("reduce_columns"(x));
 
-    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
+    fn check(&self, _: &'static str, args: &[Spec<'_>]) -> Result<()> {
         args[0].shape().dims3().map(drop)
     }
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
-        cpu::sum_middle(args[0].0, args[0].1)
-    }
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        metal::sum_middle(args[0].0, args[0].1)
-    }
+    kernels!(self, args => device::sum_middle(args[0]));
     fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
         Ok(vec![Some(g.unsqueeze(1)?.broadcast_as(inputs[0].shape())?)])
     }

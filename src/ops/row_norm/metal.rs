@@ -2,14 +2,16 @@
 
 use super::{Kind, RowNorm};
 use crate::check;
+use crate::metal::elementwise::dense;
 use crate::metal::grid::Grid;
 use crate::metal::{
-    aligned4, aligned_rows, alloc, dtype_name, finish, grid, row_grid, sources, InPlace, Launch,
-    Operand, RowOperand, RowStrides,
+    aligned4, aligned_rows, alloc, build, dtype_name, finish, grid, row_grid, sources, update,
+    Launch, Operand, RowOperand, RowStrides,
 };
-use crate::ops::affine_norm::{Arg, Vectors};
+use crate::op::{ArgMut, Args, OpResult};
+use crate::ops::affine_norm::AffineBwd;
 use candle_core::backend::BackendStorage;
-use candle_core::{DType, Layout, MetalStorage, Result, Shape};
+use candle_core::{DType, Layout, MetalStorage, Result};
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -75,8 +77,9 @@ impl<'a> Rows<'a> {
     }
 
     /// `tensors`: x, and the residual or the gradient if there is one.
-    fn params(&self, tensors: &[(&Operand, RowStrides)], vectors: &[&Operand]) -> Params {
-        let aligned = aligned_rows(tensors, [self.rows, self.cols]) & aligned4(vectors);
+    fn params(&self, tensors: &[(&Operand, RowStrides)], vectors: &[Operand]) -> Params {
+        let vectors: Vec<&Operand> = vectors.iter().collect();
+        let aligned = aligned_rows(tensors, [self.rows, self.cols]) & aligned4(&vectors);
         let strides = |i: usize| tensors.get(i).unwrap_or(&tensors[0]).1;
         Params {
             x: strides(0),
@@ -93,98 +96,66 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Weight and bias as operands, and how many there are.
-pub fn operands<'a>(
-    [weight, bias]: Vectors<'a, MetalStorage>,
-) -> Result<(Vec<Operand<'a>>, usize)> {
-    let operand = |(v, l): Arg<'a, MetalStorage>| Operand::contiguous(v, l);
-    let operands = weight.into_iter().chain(bias).map(operand);
-    let operands = operands.collect::<Result<Vec<_>>>()?;
-    let count = operands.len();
-    Ok((operands, count))
+/// Binds weight and bias; where there is none, x stands in for what the kernel won't read.
+pub fn with_vectors<'a>(
+    launch: Launch<'a>,
+    vectors: &'a [Operand<'_>],
+    x: &'a Operand<'_>,
+) -> Launch<'a> {
+    let launch = launch.input_or(vectors.first(), x);
+    launch.input_or(vectors.get(1), x)
 }
 
-pub fn forward(
-    norm: RowNorm,
-    (x, l): Arg<MetalStorage>,
-    vectors: Vectors<MetalStorage>,
-) -> Result<(MetalStorage, Shape)> {
+pub fn forward(norm: RowNorm, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+    let (x, l) = args[0];
     let rows = Rows::new(norm, x, l)?;
-    let out = alloc(x.device(), rows.count(), x.dtype())?;
-    if rows.count() > 0 {
-        let xs = RowOperand::new(x, l)?;
-        let (vectors, count) = operands(vectors)?;
-        let [weight, bias] = [0, 1].map(|i| vectors.get(i).unwrap_or(&xs.operand));
-        rows.launch("fwd", count)?
-            .input(&xs.operand)
-            .input(weight)
-            .input(bias)
-            .output(&out)
-            .params(&rows.params(&[xs.parts()], &[weight, bias]))
-            .run(rows.grid())?;
-    }
-    let out = finish(out, x.device(), rows.count(), x.dtype());
+    let out = build(x, rows.count(), |out| {
+        let (xs, vectors) = (RowOperand::new(x, l)?, dense(args[1..].iter().copied())?);
+        let launch = rows.launch("fwd", vectors.len())?.input(&xs.operand);
+        let params = rows.params(&[xs.parts()], &vectors);
+        let launch = with_vectors(launch, &vectors, &xs.operand).output(out);
+        launch.params(&params).run(rows.grid())
+    })?;
     Ok((out, l.shape().clone()))
 }
 
-pub fn forward_inplace(
+pub fn inplace(
     norm: RowNorm,
-    (x, l): Arg<MetalStorage>,
-    vectors: Vectors<MetalStorage>,
+    (x, l): ArgMut<MetalStorage>,
+    vectors: Args<MetalStorage>,
 ) -> Result<()> {
-    let rows = Rows::new(norm, x, l)?;
-    if rows.count() == 0 {
-        return Ok(());
-    }
-    let target = InPlace::new(x, l)?;
-    let xs = target.operand();
-    let (vectors, count) = operands(vectors)?;
-    let [weight, bias] = [0, 1].map(|i| vectors.get(i).unwrap_or(xs));
-    let tensors = [(xs, RowStrides::contiguous(rows.cols))];
-    rows.launch("inplace", count)?
-        .inout(xs)
-        .input(weight)
-        .input(bias)
-        .params(&rows.params(&tensors, &[weight, bias]))
-        .run(rows.grid())?;
-    target.commit()
+    update((x, l), |x, xs| {
+        let (rows, vectors) = (Rows::new(norm, x, l)?, dense(vectors.iter().copied())?);
+        let launch = rows.launch("inplace", vectors.len())?.inout(xs);
+        let params = rows.params(&[(xs, RowStrides::contiguous(rows.cols))], &vectors);
+        let launch = with_vectors(launch, &vectors, xs);
+        launch.params(&params).run(rows.grid())
+    })
 }
 
-/// x + residual, rounded, and its norm.
-pub fn add(
-    norm: RowNorm,
-    (x, xl): Arg<MetalStorage>,
-    (r, rl): Arg<MetalStorage>,
-    vectors: Vectors<MetalStorage>,
-) -> Result<[MetalStorage; 2]> {
+/// x + residual, rounded, and its norm: of x, residual and the vectors.
+pub fn add(norm: RowNorm, args: Args<MetalStorage>) -> Result<[MetalStorage; 2]> {
+    let ((x, xl), (r, rl)) = (args[0], args[1]);
     let rows = Rows::new(norm, x, xl)?;
     let (device, n, dtype) = (x.device(), rows.count(), x.dtype());
-    let (sum, normed) = (alloc(device, n, dtype)?, alloc(device, n, dtype)?);
-    if n > 0 {
+    let normed = alloc(device, n, dtype)?;
+    let sum = build(x, n, |sum| {
         let (xs, rs) = (RowOperand::new(x, xl)?, RowOperand::new(r, rl)?);
-        let (vectors, count) = operands(vectors)?;
-        let [weight, bias] = [0, 1].map(|i| vectors.get(i).unwrap_or(&xs.operand));
-        rows.launch("add", count)?
-            .input(&xs.operand)
-            .input(&rs.operand)
-            .input(weight)
-            .input(bias)
-            .output(&sum)
+        let vectors = dense(args[2..].iter().copied())?;
+        let launch = rows.launch("add", vectors.len())?.input(&xs.operand);
+        let params = rows.params(&[xs.parts(), rs.parts()], &vectors);
+        with_vectors(launch.input(&rs.operand), &vectors, &xs.operand)
+            .output(sum)
             .output(&normed)
-            .params(&rows.params(&[xs.parts(), rs.parts()], &[weight, bias]))
-            .run(rows.grid())?;
-    }
-    Ok([sum, normed].map(|out| finish(out, device, n, dtype)))
+            .params(&params)
+            .run(rows.grid())
+    })?;
+    Ok([sum, finish(normed, device, n, dtype)])
 }
 
 /// `[dx, dweight, dbias]`, of the vectors' gradients the first `vectors`.
-pub fn backward(
-    norm: RowNorm,
-    (x, xl): Arg<MetalStorage>,
-    (g, gl): Arg<MetalStorage>,
-    weight: Option<Arg<MetalStorage>>,
-    vectors: usize,
-) -> Result<(MetalStorage, Shape)> {
+pub fn backward(op: &AffineBwd<RowNorm>, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+    let (&AffineBwd { norm, vectors }, (x, xl), (g, gl)) = (op, args[0], args[1]);
     let rows = Rows::new(norm, x, xl)?;
     let (device, dtype) = (x.device(), x.dtype());
     let n = rows.count() + vectors * rows.cols;
@@ -195,15 +166,14 @@ pub fn backward(
     let (xs, gs) = (RowOperand::new(x, xl)?, RowOperand::new(g, gl)?);
     let stats = alloc(device, 3 * rows.rows.max(1), DType::F32)?;
     if rows.rows > 0 {
-        let (weights, count) = operands([weight, None])?;
-        let weight = weights.first().unwrap_or(&xs.operand);
-        rows.launch("bwd_x", count)?
+        let weight = dense(args.get(2).copied())?;
+        rows.launch("bwd_x", weight.len())?
             .input(&xs.operand)
             .input(&gs.operand)
-            .input(weight)
+            .input_or(weight.first(), &xs.operand)
             .output(&out)
             .output(&stats)
-            .params(&rows.params(&[xs.parts(), gs.parts()], &[weight]))
+            .params(&rows.params(&[xs.parts(), gs.parts()], &weight))
             .run(rows.grid())?;
     }
     if vectors > 0 {
@@ -241,15 +211,7 @@ pub fn backward(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{Params, PartsParams};
-    use crate::metal::mirror::assert_mirrors;
-
-    #[test]
-    fn params_mirror_the_kernels() {
-        assert_mirrors!(Params => "row_norm" RowNormParams { x, other, rows, cols, eps, aligned });
-        assert_mirrors!(PartsParams => "row_norm" RowNormPartsParams {
-            x, g, rows, cols, rows_per_part, parts
-        });
-    }
+crate::metal::mirror::mirrors! {
+    Params => "row_norm" RowNormParams { x, other, rows, cols, eps, aligned }
+    PartsParams => "row_norm" RowNormPartsParams { x, g, rows, cols, rows_per_part, parts }
 }

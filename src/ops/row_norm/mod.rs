@@ -18,12 +18,10 @@ mod residual;
 
 pub use residual::{add_layer_norm, add_rms_norm};
 
-use super::affine_norm::{self, vectors, with_args, AffineNorm};
+use super::affine_norm::{self, affine_bwd, with_args, AffineBwd};
 use crate::check;
-use crate::op::{self, custom_op, Arg, ArgMut, Args, Grads, InplaceOp, Op, OpResult, Spec};
-#[cfg(feature = "metal")]
-use candle_core::MetalStorage;
-use candle_core::{CpuStorage, DType, Result, Shape, Tensor, D};
+use crate::op::{self, custom_op, kernels, signature, Grads, InplaceOp, Op, Spec};
+use candle_core::{DType, Result, Tensor, D};
 
 /// What a row is divided by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,12 +167,10 @@ impl RowNorm {
 }
 
 impl Op for RowNorm {
-    const NAME: &'static str = "row_norm";
-    const ARGS: &'static [&'static str] = &["x", "weight", "bias"];
+    signature!("row_norm"(x, weight, bias));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
-        check::has_dims(name, args[0])?;
+        check::has_dims(name, args[0].layout)?;
         check::eps(name, self.eps.into())?;
         let cols = args[0].dims()[args[0].rank() - 1];
         // The last first: a weight of ones may have been made for the bias.
@@ -183,13 +179,7 @@ impl Op for RowNorm {
         }
         Ok(())
     }
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
-        cpu::forward(*self, args[0], vectors(args))
-    }
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        metal::forward(*self, args[0], vectors(args))
-    }
+    kernels!(self, args => device::forward(*self, args));
     fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
         affine_norm::gradients(*self, inputs, g)
     }
@@ -204,38 +194,10 @@ impl Op for RowNorm {
 }
 
 impl InplaceOp for RowNorm {
-    fn cpu_inplace(&self, x: ArgMut, rest: Args<CpuStorage>) -> Result<()> {
-        cpu::forward_inplace(*self, x, [rest.first().copied(), rest.get(1).copied()])
-    }
-    #[cfg(feature = "metal")]
-    fn metal_inplace(&self, args: Args<MetalStorage>) -> Result<()> {
-        metal::forward_inplace(*self, args[0], [args.get(1).copied(), args.get(2).copied()])
-    }
+    kernels!(in place: self, x, rest => device::inplace(*self, x, rest));
 }
 
-impl AffineNorm for RowNorm {
-    const BWD_NAME: &'static str = "row_norm_bwd";
-
-    fn cpu_bwd(
-        &self,
-        x: Arg<CpuStorage>,
-        grad_out: Arg<CpuStorage>,
-        weight: Option<Arg<CpuStorage>>,
-        vectors: usize,
-    ) -> Result<(CpuStorage, Shape)> {
-        cpu::backward(*self, x, grad_out, weight, vectors)
-    }
-    #[cfg(feature = "metal")]
-    fn metal_bwd(
-        &self,
-        x: Arg<MetalStorage>,
-        grad_out: Arg<MetalStorage>,
-        weight: Option<Arg<MetalStorage>>,
-        vectors: usize,
-    ) -> Result<(MetalStorage, Shape)> {
-        metal::backward(*self, x, grad_out, weight, vectors)
-    }
-}
+affine_bwd!(RowNorm, "row_norm_bwd");
 
 /// The composition of stock ops that [`rms_norm`] replaces.
 pub fn reference_rms(x: &Tensor, weight: Option<&Tensor>, eps: f32) -> Result<Tensor> {

@@ -3,14 +3,13 @@
 //! One kernel makes both outputs; the norm sees the sum as rounded to the dtype. Backward: the gradient of the sum is the
 //! one that reaches it directly plus the norm's `dx`, and both x and residual get it.
 
-use super::{affine_norm, cpu, Kind, RowNorm};
-use crate::check;
-use crate::op::{self, Arg, MultiOp, Op, Spec};
-use crate::ops::affine_norm::with_args;
-use crate::ops::{add_act, Act};
 #[cfg(feature = "metal")]
-use candle_core::MetalStorage;
-use candle_core::{CpuStorage, Result, Shape, Tensor, D};
+use super::metal;
+use super::{affine_norm, cpu, with_args, Kind, RowNorm};
+use crate::check;
+use crate::op::{self, kernels, Grads, MultiOp, Op, Spec};
+use crate::ops::{add_act, Act};
+use candle_core::{Result, Tensor, D};
 
 /// `sum = x + residual` and `normed = rms_norm(sum, weight, eps)`.
 ///
@@ -77,25 +76,11 @@ impl MultiOp for AddNorm {
         check::same_shape(name, args[0], "residual", args[1])?;
         self.0.check(name, &[&args[..1], &args[2..]].concat())
     }
-    fn cpu(&self, args: &[Arg<'_, CpuStorage>]) -> Result<Vec<(CpuStorage, Shape)>> {
-        let vectors = [args.get(2).copied(), args.get(3).copied()];
-        let shape = args[0].1.shape();
-        let outputs = cpu::add(self.0, args[0], args[1], vectors)?;
-        Ok(outputs.map(|storage| (storage, shape.clone())).into())
-    }
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: &[Arg<'_, MetalStorage>]) -> Result<Vec<(MetalStorage, Shape)>> {
-        let vectors = [args.get(2).copied(), args.get(3).copied()];
-        let shape = args[0].1.shape();
-        let outputs = super::metal::add(self.0, args[0], args[1], vectors)?;
-        Ok(outputs.map(|storage| (storage, shape.clone())).into())
-    }
-    fn bwd(
-        &self,
-        inputs: &[Tensor],
-        outputs: &[Tensor],
-        grads: &[Option<Tensor>],
-    ) -> Result<Vec<Option<Tensor>>> {
+    kernels!(many: self, args => {
+        let outputs = device::add(self.0, args)?;
+        Ok(outputs.map(|storage| (storage, args[0].1.shape().clone())).into())
+    });
+    fn bwd(&self, inputs: &[Tensor], outputs: &[Tensor], grads: &[Option<Tensor>]) -> Grads {
         let tracks_sum = inputs[0].track_op() || inputs[1].track_op();
         let mut dsum = grads[0].clone().filter(|_| tracks_sum);
         let mut vectors = vec![None; inputs.len() - 2];

@@ -5,11 +5,9 @@ use super::grad_x;
 #[cfg(feature = "metal")]
 use super::metal;
 use crate::check;
-use crate::op::{self, custom_op, ArgMut, Args, Grads, InplaceOp, Op, OpResult, Spec};
+use crate::op::{self, custom_op, kernels, signature, Grads, InplaceOp, Op, Spec};
 use crate::ops::reduce;
-#[cfg(feature = "metal")]
-use candle_core::MetalStorage;
-use candle_core::{CpuStorage, DType, Result, Tensor, D};
+use candle_core::{DType, Result, Tensor, D};
 
 /// What [`masked_softmax`] hides.
 #[derive(Clone, Copy, Debug)]
@@ -68,32 +66,21 @@ pub struct MaskedSoftmax {
 custom_op!(MaskedSoftmax: CustomOp1, CustomOp2, InplaceOp1, InplaceOp2);
 
 impl Op for MaskedSoftmax {
-    const NAME: &'static str = NAME;
-    const ARGS: &'static [&'static str] = &["x", "mask"];
+    signature!(NAME(x, mask));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
-        check::has_dims(name, args[0])?;
-        if self.causal && args[0].rank() < 2 {
-            let message = "got a causal mask for x of rank 1, expected [.., queries, keys]";
-            return Err(check::error(name, message));
-        }
-        match args.get(1) {
-            Some(_) if self.causal => {
-                let message = "got a causal op and a mask, expected one of the two: add −∞ to the mask instead";
-                Err(check::error(name, message))
-            }
-            Some(mask) => check::broadcasts(name, args[0], "mask", *mask),
-            None => Ok(()),
-        }
+        check::has_dims(name, args[0].layout)?;
+        let message = "got a causal mask for x of rank 1, expected [.., queries, keys]";
+        check::ensure(!self.causal || args[0].rank() >= 2, name, message)?;
+        let Some(mask) = args.get(1) else {
+            return Ok(());
+        };
+        let message =
+            "got a causal op and a mask, expected one of the two: add −∞ to the mask instead";
+        check::ensure(!self.causal, name, message)?;
+        check::broadcasts(name, args[0], "mask", *mask)
     }
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
-        cpu::masked(*self, args[0], args.get(1).copied())
-    }
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        metal::masked(*self, args[0], args.get(1).copied())
-    }
+    kernels!(self, args => device::masked(*self, args));
     fn bwd(&self, inputs: &[&Tensor], y: &Tensor, g: &Tensor) -> Grads {
         let backward = |scale| grad_x(y.rank() - 1, false, scale, y, g);
         let Some(mask) = inputs.get(1).filter(|mask| mask.track_op()) else {
@@ -118,13 +105,7 @@ impl Op for MaskedSoftmax {
 }
 
 impl InplaceOp for MaskedSoftmax {
-    fn cpu_inplace(&self, x: ArgMut, rest: Args<CpuStorage>) -> Result<()> {
-        cpu::masked_inplace(*self, x, rest.first().copied())
-    }
-    #[cfg(feature = "metal")]
-    fn metal_inplace(&self, args: Args<MetalStorage>) -> Result<()> {
-        metal::masked_inplace(*self, args[0], args.get(1).copied())
-    }
+    kernels!(in place: self, x, rest => device::masked_inplace(*self, x, rest));
 }
 
 /// The composition of stock ops that [`masked_softmax`] replaces.

@@ -4,11 +4,12 @@ use super::cpu::without_dims_behind;
 use super::{split, MaskedSoftmax, Softmax, SoftmaxBwd, NAME};
 use crate::metal::grid::{self, Grid};
 use crate::metal::{
-    aligned_rows, alloc, dtype_name, finish, row_grid, sources, InPlace, Launch, Operand,
-    RowOperand, RowStrides, SIMD_COLS,
+    aligned_rows, build, dtype_name, row_grid, sources, update, Launch, Operand, RowOperand,
+    RowStrides, SIMD_COLS,
 };
+use crate::op::{Arg, ArgMut, Args, OpResult};
 use candle_core::backend::BackendStorage;
-use candle_core::{DType, Layout, MetalStorage, Result, Shape};
+use candle_core::{DType, MetalDevice, MetalStorage, Result, Shape};
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -40,6 +41,16 @@ struct SoftmaxColumnParams {
     n: u64,
     inner: u32,
     scale: f32,
+}
+
+impl SoftmaxColumnParams {
+    fn new([n, inner]: [usize; 2], scale: f32) -> Self {
+        Self {
+            n: n as u64,
+            inner: inner as u32,
+            scale,
+        }
+    }
 }
 
 impl SoftmaxParams {
@@ -93,148 +104,128 @@ fn variant([rows, cols]: [usize; 2], dtype: DType) -> Result<(String, Grid)> {
 }
 
 fn mask_rows<'a>(
-    mask: Option<(&'a MetalStorage, &Layout)>,
+    mask: Option<&Arg<'a, MetalStorage>>,
     shape: &Shape,
 ) -> Result<Option<RowOperand<'a>>> {
     match mask {
-        Some((mask, l)) => Ok(Some(RowOperand::new(mask, &l.broadcast_as(shape)?)?)),
+        Some(&(mask, l)) => Ok(Some(RowOperand::new(mask, &l.broadcast_as(shape)?)?)),
         None => Ok(None),
     }
 }
 
-pub fn forward(op: Softmax, x: &MetalStorage, l: &Layout) -> Result<(MetalStorage, Shape)> {
+/// A kernel of which `pass` says what it does to rows or columns.
+fn launch<'a>(device: &'a MetalDevice, pass: &str) -> Result<Launch<'a>> {
+    Launch::new(device, &sources::SOFTMAX, &format!("{NAME}_{pass}"))
+}
+
+pub fn forward(op: Softmax, (x, l): Arg<MetalStorage>) -> OpResult<MetalStorage> {
     let [outer, n, inner] = split(l.shape(), op.dim);
     let (device, dtype) = (x.device(), x.dtype());
-    let count = outer * n * inner;
-    let out = alloc(device, count, dtype)?;
-    if count > 0 && inner == 1 {
-        let x = RowOperand::new(x, &without_dims_behind(l, op.dim))?;
-        let kind = if op.log { "log" } else { "plain" };
-        let (variant, grid) = variant([outer, n], dtype)?;
-        let kernel = format!("{NAME}_fwd_{kind}_{variant}");
-        Launch::new(device, &sources::SOFTMAX, &kernel)?
-            .input(&x.operand)
-            .output(&out)
-            .params(&SoftmaxParams::new(x.parts(), [outer, n]))
-            .run(grid)?;
-    } else if count > 0 {
-        let log = if op.log { "_log" } else { "" };
-        let kernel = format!("{NAME}_fwd_columns{log}_{}", dtype_name(dtype, NAME)?);
-        Launch::new(device, &sources::SOFTMAX, &kernel)?
-            .input(&Operand::contiguous(x, l)?)
-            .output(&out)
-            .params(&SoftmaxColumnParams {
-                n: n as u64,
-                inner: inner as u32,
-                scale: 1.0,
-            })
-            .run(grid::elementwise_rows(outer, inner, 1))?;
-    }
-    Ok((finish(out, device, count, dtype), l.shape().clone()))
-}
-
-pub fn forward_inplace(log: bool, x: &MetalStorage, l: &Layout) -> Result<()> {
-    let size = rows_and_cols(l.shape());
-    let target = InPlace::new(x, l)?;
-    let kind = if log { "log" } else { "plain" };
-    let (variant, grid) = variant(size, x.dtype())?;
-    let kernel = format!("{NAME}_inplace_{kind}_{variant}");
-    let rows = (target.operand(), RowStrides::contiguous(size[1]));
-    Launch::new(x.device(), &sources::SOFTMAX, &kernel)?
-        .inout(target.operand())
-        .params(&SoftmaxParams::new(rows, size))
-        .run(grid)?;
-    target.commit()
-}
-
-pub fn masked(
-    op: MaskedSoftmax,
-    (x, xl): (&MetalStorage, &Layout),
-    mask: Option<(&MetalStorage, &Layout)>,
-) -> Result<(MetalStorage, Shape)> {
-    let (device, dtype, shape) = (x.device(), x.dtype(), xl.shape());
-    let count = shape.elem_count();
-    let out = alloc(device, count, dtype)?;
-    if count > 0 {
-        let x = RowOperand::new(x, xl)?;
-        let mask = mask_rows(mask, shape)?;
-        let params = SoftmaxParams::masked(op, x.parts(), mask.as_ref(), shape);
-        let (variant, grid) = variant(rows_and_cols(shape), dtype)?;
-        match &mask {
-            Some(mask) => {
-                let kernel = format!("{NAME}_fwd_biased_{variant}");
-                Launch::new(device, &sources::SOFTMAX, &kernel)?
-                    .input(&x.operand)
-                    .input(&mask.operand)
-                    .output(&out)
-                    .params(&params)
-                    .run(grid)?;
-            }
-            None => {
-                let kernel = format!("{NAME}_fwd_scaled_{variant}");
-                Launch::new(device, &sources::SOFTMAX, &kernel)?
-                    .input(&x.operand)
-                    .output(&out)
-                    .params(&params)
-                    .run(grid)?;
-            }
+    let out = build(x, outer * n * inner, |out| {
+        if inner > 1 {
+            let log = if op.log { "_log" } else { "" };
+            let pass = format!("fwd_columns{log}_{}", dtype_name(dtype, NAME)?);
+            return launch(device, &pass)?
+                .input(&Operand::contiguous(x, l)?)
+                .output(out)
+                .params(&SoftmaxColumnParams::new([n, inner], 1.0))
+                .run(grid::elementwise_rows(outer, inner, 1));
         }
+        let x = RowOperand::new(x, &without_dims_behind(l, op.dim))?;
+        let (variant, grid) = variant([outer, n], dtype)?;
+        launch(device, &format!("fwd_{}_{variant}", kind(op.log)))?
+            .input(&x.operand)
+            .output(out)
+            .params(&SoftmaxParams::new(x.parts(), [outer, n]))
+            .run(grid)
+    })?;
+    Ok((out, l.shape().clone()))
+}
+
+fn kind(log: bool) -> &'static str {
+    if log {
+        "log"
+    } else {
+        "plain"
     }
-    Ok((finish(out, device, count, dtype), shape.clone()))
+}
+
+pub fn inplace(log: bool, (x, l): ArgMut<MetalStorage>) -> Result<()> {
+    let size = rows_and_cols(l.shape());
+    update((x, l), |x, target| {
+        let (variant, grid) = variant(size, x.dtype())?;
+        let rows = (target, RowStrides::contiguous(size[1]));
+        launch(x.device(), &format!("inplace_{}_{variant}", kind(log)))?
+            .inout(target)
+            .params(&SoftmaxParams::new(rows, size))
+            .run(grid)
+    })
+}
+
+/// The kind of a masked softmax, by its mask.
+fn masked_kind(mask: &Option<RowOperand>) -> &'static str {
+    match mask {
+        Some(_) => "biased",
+        None => "scaled",
+    }
+}
+
+pub fn masked(op: MaskedSoftmax, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+    let ((x, l), shape) = (args[0], args[0].1.shape());
+    let out = build(x, shape.elem_count(), |out| {
+        let (xs, mask) = (RowOperand::new(x, l)?, mask_rows(args.get(1), shape)?);
+        let params = SoftmaxParams::masked(op, xs.parts(), mask.as_ref(), shape);
+        let (variant, grid) = variant(rows_and_cols(shape), x.dtype())?;
+        let kernel = format!("fwd_{}_{variant}", masked_kind(&mask));
+        let launch = launch(x.device(), &kernel)?.input(&xs.operand);
+        let launch = mask.iter().fold(launch, |l, mask| l.input(&mask.operand));
+        launch.output(out).params(&params).run(grid)
+    })?;
+    Ok((out, shape.clone()))
 }
 
 pub fn masked_inplace(
     op: MaskedSoftmax,
-    (x, xl): (&MetalStorage, &Layout),
-    mask: Option<(&MetalStorage, &Layout)>,
+    (x, l): ArgMut<MetalStorage>,
+    rest: Args<MetalStorage>,
 ) -> Result<()> {
-    let (device, shape) = (x.device(), xl.shape());
-    let target = InPlace::new(x, xl)?;
-    let mask = mask_rows(mask, shape)?;
-    let size = rows_and_cols(shape);
-    let rows = (target.operand(), RowStrides::contiguous(size[1]));
-    let params = SoftmaxParams::masked(op, rows, mask.as_ref(), shape);
-    let (variant, grid) = variant(size, x.dtype())?;
-    match &mask {
-        Some(mask) => {
-            let kernel = format!("{NAME}_inplace_biased_{variant}");
-            Launch::new(device, &sources::SOFTMAX, &kernel)?
-                .inout(target.operand())
-                .input(&mask.operand)
-                .params(&params)
-                .run(grid)?;
-        }
-        None => {
-            let kernel = format!("{NAME}_inplace_scaled_{variant}");
-            Launch::new(device, &sources::SOFTMAX, &kernel)?
-                .inout(target.operand())
-                .params(&params)
-                .run(grid)?;
-        }
-    }
-    target.commit()
+    let (shape, size) = (l.shape(), rows_and_cols(l.shape()));
+    update((x, l), |x, target| {
+        let mask = mask_rows(rest.first(), shape)?;
+        let rows = (target, RowStrides::contiguous(size[1]));
+        let params = SoftmaxParams::masked(op, rows, mask.as_ref(), shape);
+        let (variant, grid) = variant(size, x.dtype())?;
+        let kernel = format!("inplace_{}_{variant}", masked_kind(&mask));
+        let launch = launch(x.device(), &kernel)?.inout(target);
+        let launch = mask.iter().fold(launch, |l, mask| l.input(&mask.operand));
+        launch.params(&params).run(grid)
+    })
 }
 
 pub fn backward(
     op: SoftmaxBwd,
-    (y, yl): (&MetalStorage, &Layout),
-    (g, gl): (&MetalStorage, &Layout),
-) -> Result<(MetalStorage, Shape)> {
+    (y, yl): Arg<MetalStorage>,
+    (g, gl): Arg<MetalStorage>,
+) -> OpResult<MetalStorage> {
     let [outer, n, inner] = split(yl.shape(), op.dim);
-    let (device, dtype) = (y.device(), y.dtype());
-    let count = outer * n * inner;
-    let out = alloc(device, count, dtype)?;
-    let log = if op.log { "_log" } else { "" };
-    let name = dtype_name(dtype, NAME)?;
-    let kernel = |path: &str| format!("{NAME}_bwd_{path}{log}_{name}");
-    if count > 0 && inner == 1 {
+    let (device, log) = (y.device(), if op.log { "_log" } else { "" });
+    let name = dtype_name(y.dtype(), NAME)?;
+    let out = build(y, outer * n * inner, |out| {
+        if inner > 1 {
+            return launch(device, &format!("bwd_columns{log}_{name}"))?
+                .input(&Operand::contiguous(y, yl)?)
+                .input(&Operand::contiguous(g, gl)?)
+                .output(out)
+                .params(&SoftmaxColumnParams::new([n, inner], op.scale))
+                .run(grid::elementwise_rows(outer, inner, 1));
+        }
         let y = RowOperand::new(y, &without_dims_behind(yl, op.dim))?;
         let g = RowOperand::new(g, &without_dims_behind(gl, op.dim))?;
         let (path, grid) = row_grid([outer, n]);
-        Launch::new(device, &sources::SOFTMAX, &kernel(path))?
+        launch(device, &format!("bwd_{path}{log}_{name}"))?
             .input(&y.operand)
             .input(&g.operand)
-            .output(&out)
+            .output(out)
             .params(&SoftmaxBwdParams {
                 cols: n as u64,
                 y: y.strides,
@@ -244,35 +235,14 @@ pub fn backward(
                 aligned: aligned_rows(&[y.parts(), g.parts()], [outer, n]),
                 reserved: 0,
             })
-            .run(grid)?;
-    } else if count > 0 {
-        Launch::new(device, &sources::SOFTMAX, &kernel("columns"))?
-            .input(&Operand::contiguous(y, yl)?)
-            .input(&Operand::contiguous(g, gl)?)
-            .output(&out)
-            .params(&SoftmaxColumnParams {
-                n: n as u64,
-                inner: inner as u32,
-                scale: op.scale,
-            })
-            .run(grid::elementwise_rows(outer, inner, 1))?;
-    }
-    Ok((finish(out, device, count, dtype), yl.shape().clone()))
+            .run(grid)
+    })?;
+    Ok((out, yl.shape().clone()))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{SoftmaxBwdParams, SoftmaxColumnParams, SoftmaxParams};
-    use crate::metal::mirror::assert_mirrors;
-
-    #[test]
-    fn params_mirror_the_kernels() {
-        assert_mirrors!(SoftmaxParams => "softmax" SoftmaxParams {
-            cols, x, mask, rows, queries, scale, aligned
-        });
-        assert_mirrors!(SoftmaxBwdParams => "softmax" SoftmaxBwdParams {
-            cols, y, g, rows, scale, aligned, reserved
-        });
-        assert_mirrors!(SoftmaxColumnParams => "softmax" SoftmaxColumnParams { n, inner, scale });
-    }
+crate::metal::mirror::mirrors! {
+    SoftmaxParams => "softmax" SoftmaxParams { cols, x, mask, rows, queries, scale, aligned }
+    SoftmaxBwdParams => "softmax" SoftmaxBwdParams { cols, y, g, rows, scale, aligned, reserved }
+    SoftmaxColumnParams => "softmax" SoftmaxColumnParams { n, inner, scale }
 }

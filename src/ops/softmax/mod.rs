@@ -12,11 +12,9 @@ mod masked;
 mod metal;
 
 use crate::check;
-use crate::op::{self, custom_op, ArgMut, Args, Grads, InplaceOp, Op, OpResult, Spec};
+use crate::op::{self, custom_op, kernels, signature, Grads, InplaceOp, Op, Spec};
 use candle_core::shape::Dim;
-#[cfg(feature = "metal")]
-use candle_core::MetalStorage;
-use candle_core::{CpuStorage, Result, Shape, Tensor, D};
+use candle_core::{Result, Shape, Tensor, D};
 
 pub use masked::{masked_softmax, masked_softmax_inplace, reference_masked, Mask, MaskedSoftmax};
 
@@ -86,20 +84,12 @@ pub struct Softmax {
 custom_op!(Softmax: CustomOp1, InplaceOp1);
 
 impl Op for Softmax {
-    const NAME: &'static str = NAME;
-    const ARGS: &'static [&'static str] = &["x"];
+    signature!(NAME(x));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
         check_dim(name, self.dim, args[0])
     }
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
-        cpu::forward(*self, args[0].0, args[0].1)
-    }
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        metal::forward(*self, args[0].0, args[0].1)
-    }
+    kernels!(self, args => device::forward(*self, args[0]));
     fn bwd(&self, _: &[&Tensor], y: &Tensor, g: &Tensor) -> Grads {
         let &Softmax { dim, log } = self;
         Ok(vec![Some(grad_x(dim, log, 1.0, y, g)?)])
@@ -115,34 +105,17 @@ impl Op for Softmax {
 impl InplaceOp for Softmax {
     fn check_inplace(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
         self.check(name, args)?;
-        match self.dim + 1 == args[0].rank() {
-            true => Ok(()),
-            false => {
-                let (dim, last) = (self.dim, args[0].rank() - 1);
-                let message = format!("got dim {dim} in place, expected the last one, {last}");
-                Err(check::error(name, message))
-            }
-        }
+        let (dim, last) = (self.dim, args[0].rank() - 1);
+        let message = format_args!("got dim {dim} in place, expected the last one, {last}");
+        check::ensure(dim == last, name, message)
     }
-    fn cpu_inplace(&self, (x, l): ArgMut, _: Args<CpuStorage>) -> Result<()> {
-        cpu::forward_inplace(self.log, x, l)
-    }
-    #[cfg(feature = "metal")]
-    fn metal_inplace(&self, args: Args<MetalStorage>) -> Result<()> {
-        metal::forward_inplace(self.log, args[0].0, args[0].1)
-    }
+    kernels!(in place: self, x, _ => device::inplace(self.log, x));
 }
 
 fn check_dim(name: &'static str, dim: usize, x: Spec<'_>) -> Result<()> {
-    match dim < x.rank() {
-        true => Ok(()),
-        false => {
-            let shape = x.shape();
-            let message =
-                format!("got dim {dim} of x with shape {shape:?}, expected one that x has");
-            Err(check::error(name, message))
-        }
-    }
+    let shape = x.shape();
+    let message = format_args!("got dim {dim} of x with shape {shape:?}, expected one that x has");
+    check::ensure(dim < x.rank(), name, message)
 }
 
 /// The gradient of x, from the output y of the softmax or log_softmax and the gradient of y.
@@ -159,21 +132,13 @@ struct SoftmaxBwd {
 }
 
 impl Op for SoftmaxBwd {
-    const NAME: &'static str = "softmax_bwd";
-    const ARGS: &'static [&'static str] = &["y", "grad_out"];
+    signature!("softmax_bwd"(y, grad_out));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::same_floats(name, Self::ARGS, args)?;
         check_dim(name, self.dim, args[0])?;
         check::same_shape(name, args[0], "grad_out", args[1])
     }
-    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
-        cpu::backward(*self, args[0], args[1])
-    }
-    #[cfg(feature = "metal")]
-    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-        metal::backward(*self, args[0], args[1])
-    }
+    kernels!(self, args => device::backward(*self, args[0], args[1]));
 }
 
 /// `[.., n, ..]` as outer × n × inner around `dim`.

@@ -1,39 +1,35 @@
 //! Gradients: each channel's sums, from which its group's means follow, then dx. dweight and dbias are the channels' sums,
 //! added up over the batch in order.
 
-use super::{at, groups};
+use super::{at, for_each_element, groups, Elements};
 use crate::cpu::column_sums::sum_rows;
 use crate::cpu::element::Element;
 use crate::cpu::fold::fold;
 use crate::cpu::moments::{Divisor, MomentSums, Moments, RowGradSums};
 use crate::cpu::parallel::{self, Shared};
-use crate::cpu::pieces::{for_each_piece, Pieces};
+use crate::cpu::pieces::Pieces;
 use crate::cpu::row_view::RowView;
 use crate::cpu::simd::{dispatch, Kernel, Simd};
 use crate::cpu::{alloc, with_float};
-use crate::ops::affine_norm::Arg;
+use crate::op::{Args, OpResult};
+use crate::ops::affine_norm::AffineBwd;
 use crate::ops::group_norm::{Extent, GroupNorm, NAME};
-use crate::ops::row_norm::cpu::slices;
-use candle_core::{CpuStorage, Result, Shape};
+use crate::ops::row_norm::cpu::{row_grad, slices};
+use candle_core::CpuStorage;
 use std::ops::Range;
 
 /// What an element costs, in the units of [`parallel`].
 const COST: usize = 8;
 
 /// dx, dweight and dbias one after the other; of the last two, the first `vectors`.
-pub fn backward(
-    norm: GroupNorm,
-    (x, xl): Arg<CpuStorage>,
-    (g, gl): Arg<CpuStorage>,
-    weight: Option<Arg<CpuStorage>>,
-    vectors: usize,
-) -> Result<(CpuStorage, Shape)> {
+pub fn backward(op: &AffineBwd<GroupNorm>, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+    let (&AffineBwd { norm, vectors }, (x, xl), (g, gl)) = (op, args[0], args[1]);
     let extent = norm.extent(xl);
     let n = extent.count() + vectors * extent.channels;
     let out = with_float!(NAME, x, |x: &[T]| {
         let x = &groups(x, xl, extent);
         let g = &groups(g.as_slice::<T>()?, gl, extent);
-        let [weight, _] = slices::<T>([weight, None])?;
+        let weight = slices::<T>(&args[2..])?;
         let mut sums = vec![0f32; 2 * extent.batch * extent.channels];
         // SAFETY: x, g and dx have the extent, `sums` has 2 · channels elements for each batch item, and each group is
         // given to one thread. The groups cover dx, `sum_rows` writes the rest.
@@ -46,7 +42,7 @@ pub fn backward(
                         g,
                         dx,
                         sums: shared,
-                        weight: weight.as_deref(),
+                        weight: weight.first().map(AsRef::as_ref),
                         extent,
                         rows,
                         eps: norm.eps,
@@ -72,17 +68,20 @@ unsafe fn channel_sums<S: Simd, T: Element>(
     [x, g]: [*const T; 2],
     n: usize,
 ) -> [f32; 2] {
-    if n >= S::LANES {
-        let [sum, dot] = fold(s, RowGradSums { mean: m.mean }, [x, g], n);
-        return [sum, dot * m.scale + sum * m.shift];
+    // SAFETY: x and g have n elements.
+    unsafe {
+        if n >= S::LANES {
+            let [sum, dot] = fold(s, RowGradSums { mean: m.mean }, [x, g], n);
+            return [sum, dot * m.scale + sum * m.shift];
+        }
+        let (mut sum, mut dot) = (0.0, 0.0);
+        for i in 0..n {
+            let g = (*g.add(i)).widen();
+            sum += g;
+            dot += g * m.apply_one((*x.add(i)).widen());
+        }
+        [sum, dot]
     }
-    let (mut sum, mut dot) = (0.0, 0.0);
-    for i in 0..n {
-        let g = (*g.add(i)).widen();
-        sum += g;
-        dot += g * m.apply_one((*x.add(i)).widen());
-    }
-    [sum, dot]
 }
 
 /// The groups in `rows`. `sums` holds, for each batch item, Σ(g·x̂) of the channels, then Σg.
@@ -111,8 +110,9 @@ impl<T: Element> Kernel for Backward<'_, T> {
         for row in self.rows {
             let first = self.extent.first_channel(row);
             let (x, g) = (self.x.row(row), self.g.row(row));
-            // SAFETY: `backward` has made x, g, dx and the sums for all rows of the extent. A row has `per_group` channels of
-            // `spatial` elements, and the sums of these channels are the row's own.
+            // SAFETY: `row` is one of the extent's rows, of which `backward` has made x, g and dx; a row has `per_group`
+            // channels of `spatial` elements. `backward` has made 2 · channels sums for each batch item, which is
+            // row / groups here. It gives a row, and so the sums of its channels, to one thread.
             unsafe {
                 let sums = self.sums.get().add(row / groups * 2 * channels);
                 let m = MomentSums::measure::<S, T, true>(s, x, cols);
@@ -132,40 +132,34 @@ impl<T: Element> Kernel for Backward<'_, T> {
                         x: x.add(c * spatial),
                         g: g.add(c * spatial),
                         dx: self.dx.get().add(row * cols + c * spatial),
-                        n: spatial,
                         moments: m,
                         weight: at(self.weight, first + c, 1.0),
                         slope: dot * m.grad_factor,
                         offset: sum * m.grad_factor,
                     };
-                    channel.run(s);
+                    for_each_element(s, spatial, &channel);
                 }
             }
         }
     }
 }
 
-/// dx = (g · weight − x̂ · slope − offset) · scale, over n elements of one channel.
+/// dx = (g · weight − x̂ · slope − offset) · scale, over elements of one channel.
 struct ChannelGrad<T> {
     x: *const T,
     g: *const T,
     dx: *mut T,
-    n: usize,
     moments: Moments,
     weight: f32,
     slope: f32,
     offset: f32,
 }
 
-impl<T: Element> ChannelGrad<T> {
-    /// # Safety
-    /// x, g and dx are valid for n elements.
+impl<T: Element> Elements for ChannelGrad<T> {
     #[inline(always)]
-    unsafe fn run<S: Simd>(&self, s: S) {
-        if self.n >= S::LANES {
-            return for_each_piece(s, 0..self.n, self);
-        }
-        for i in 0..self.n {
+    unsafe fn element(&self, i: usize) {
+        // SAFETY: x, g and dx have an element i.
+        unsafe {
             let x = self.moments.apply_one((*self.x.add(i)).widen());
             let h = (*self.g.add(i)).widen() * self.weight;
             let dx = (h - self.offset - x * self.slope) * self.moments.scale;
@@ -177,12 +171,14 @@ impl<T: Element> ChannelGrad<T> {
 impl<T: Element> Pieces for ChannelGrad<T> {
     #[inline(always)]
     unsafe fn piece<S: Simd, const FULL: bool>(&self, s: S, i: usize, left: usize) {
-        let g = T::load_piece::<S, FULL>(s, self.g.add(i), left);
-        let x = T::load_piece::<S, FULL>(s, self.x.add(i), left);
-        let x = self.moments.apply::<S, true>(s, x);
-        let h = s.mul(g, s.splat(self.weight));
-        let dx = s.fnma(x, s.splat(self.slope), s.sub(h, s.splat(self.offset)));
-        let dx = s.mul(dx, s.splat(self.moments.scale));
-        T::store_piece::<S, FULL>(s, self.dx.add(i), left, dx);
+        // SAFETY: x, g and dx have the elements that are asked for.
+        unsafe {
+            let g = T::load_piece::<S, FULL>(s, self.g.add(i), left);
+            let x = T::load_piece::<S, FULL>(s, self.x.add(i), left);
+            let x = self.moments.apply::<S, true>(s, x);
+            let h = s.mul(g, s.splat(self.weight));
+            let dx = row_grad(s, self.moments, h, x, [self.slope, self.offset]);
+            T::store_piece::<S, FULL>(s, self.dx.add(i), left, dx);
+        }
     }
 }

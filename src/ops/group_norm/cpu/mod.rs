@@ -2,63 +2,23 @@
 
 mod backward;
 
+pub use crate::ops::row_norm::cpu::{forward, inplace};
 pub use backward::backward;
 
 use super::{Extent, GroupNorm, NAME};
 use crate::cpu::element::Element;
-use crate::cpu::moments::{Divisor, MomentSums, Moments};
+use crate::cpu::gather;
+use crate::cpu::moments::{Divisor, Moments};
 use crate::cpu::parallel::Shared;
 use crate::cpu::pieces::{for_each_piece, Pieces};
 use crate::cpu::row_view::RowView;
 use crate::cpu::simd::Simd;
-use crate::cpu::two_pass::{self, TwoPassRow};
-use crate::cpu::{alloc, gather, with_float};
-use crate::ops::affine_norm::{Arg, Vectors};
-use crate::ops::row_norm::cpu::{slices, NormRows};
+use crate::cpu::two_pass;
+use crate::ops::row_norm::cpu::{NormByRow, NormRows, Normalise, WriteRow};
 use crate::ops::row_norm::{Kind, RowNorm};
-use candle_core::{CpuStorage, Layout, Result, Shape};
+use candle_core::Layout;
 use std::borrow::Cow;
 use std::ops::Range;
-
-pub fn forward(
-    norm: GroupNorm,
-    (x, l): Arg<CpuStorage>,
-    vectors: Vectors<CpuStorage>,
-) -> Result<(CpuStorage, Shape)> {
-    let extent = norm.extent(l);
-    let out = with_float!(NAME, x, |x: &[T]| {
-        let x = &groups(x, l, extent);
-        let vectors = &slices::<T>(vectors)?;
-        // SAFETY: x has the groups, and every element of every group of y is written.
-        let y = unsafe {
-            alloc::build(extent.count(), |y| {
-                run(norm, extent, x, Shared::new(y), vectors)
-            })
-        };
-        Ok(T::wrap(y))
-    })?;
-    Ok((out, l.shape().clone()))
-}
-
-pub fn forward_inplace(
-    norm: GroupNorm,
-    (x, l): (&mut CpuStorage, &Layout),
-    vectors: Vectors<CpuStorage>,
-) -> Result<()> {
-    let extent = norm.extent(l);
-    with_float!(NAME, x, |x: &[T]| {
-        let vectors = &slices::<T>(vectors)?;
-        gather::update(x, l, |x: &mut [T]| {
-            let y = Shared::new(x.as_mut_ptr());
-            // SAFETY: x has the groups, and is used through the pointer alone until they are written.
-            unsafe {
-                let x = &RowView::from_raw(y.get(), extent.cols());
-                run(norm, extent, x, y, vectors)
-            }
-        });
-        Ok(())
-    })
-}
 
 /// The groups as rows. They are read where they lie if the channels of a batch item are contiguous.
 fn groups<'a, T: Element>(x: &'a [T], l: &Layout, extent: Extent) -> RowView<'a, T> {
@@ -71,106 +31,133 @@ fn groups<'a, T: Element>(x: &'a [T], l: &Layout, extent: Extent) -> RowView<'a,
     RowView::new(x, &Layout::new(shape.into(), stride, l.start_offset()))
 }
 
-/// # Safety
-/// x and y have the extent. They may be the same.
-unsafe fn run<'a, T: Element>(
-    GroupNorm { eps, .. }: GroupNorm,
-    extent: Extent,
-    x: &'a RowView<'a, T>,
-    y: Shared<T>,
-    vectors: &'a [Option<Cow<'a, [T]>>; 2],
-) {
-    let (rows, cols) = (extent.rows(), extent.cols());
-    if extent.spatial == 1 {
-        // Channels of one element: a layer norm whose weight and bias depend on the group.
-        let kind = Kind::Layer;
-        return NormRows::new(RowNorm { kind, eps }, x, y, vectors, cols)
-            .with_groups(extent.groups)
-            .run(rows);
+impl NormByRow for GroupNorm {
+    fn name(&self) -> &'static str {
+        NAME
     }
-    let [weight, bias] = vectors.each_ref().map(|v| v.as_deref());
-    let op = NormGroup {
-        x,
-        y,
-        weight,
-        bias,
-        extent,
-        eps,
-    };
-    two_pass::run(op, rows, cols)
+    fn rows_and_cols(&self, l: &Layout) -> [usize; 2] {
+        let extent = self.extent(l);
+        [extent.rows(), extent.cols()]
+    }
+    fn view<'a, T: Element>(&self, x: &'a [T], l: &Layout) -> RowView<'a, T> {
+        groups(x, l, self.extent(l))
+    }
+    unsafe fn run<T: Element>(
+        self,
+        l: &Layout,
+        x: &RowView<T>,
+        y: Shared<T>,
+        vectors: &[Cow<[T]>],
+    ) {
+        let (extent, eps) = (self.extent(l), self.eps);
+        let (rows, cols) = (extent.rows(), extent.cols());
+        if extent.spatial == 1 {
+            // Channels of one element: a layer norm whose weight and bias depend on the group.
+            let kind = Kind::Layer;
+            let groups = NormRows::new(RowNorm { kind, eps }, x, y, vectors, cols);
+            // SAFETY: x and y have the groups by the caller's promise, each of which is a row of `cols` elements.
+            return unsafe { groups.with_groups(extent.groups).run(rows) };
+        }
+        let op = Normalise::<T, _, true> {
+            x,
+            y,
+            cols,
+            divisor: Divisor::RootMeanSquare,
+            eps,
+            write: WriteGroup {
+                weight: vectors.first().map(AsRef::as_ref),
+                bias: vectors.get(1).map(AsRef::as_ref),
+                extent,
+            },
+        };
+        // SAFETY: as above.
+        unsafe { two_pass::run(op, rows, cols) }
+    }
 }
 
+/// `x̂ · weight + bias`, channel by channel.
 #[derive(Clone, Copy)]
-struct NormGroup<'a, T> {
-    x: &'a RowView<'a, T>,
-    y: Shared<T>,
+struct WriteGroup<'a, T> {
     weight: Option<&'a [T]>,
     bias: Option<&'a [T]>,
     extent: Extent,
-    eps: f32,
 }
 
-impl<T: Element> TwoPassRow for NormGroup<'_, T> {
-    type Stat = MomentSums;
-
-    fn cost(cols: usize) -> usize {
-        cols * 4
-    }
+impl<T: Element> WriteRow<T> for WriteGroup<'_, T> {
+    const COST: usize = 4;
 
     #[inline(always)]
-    unsafe fn measure<S: Simd>(&self, s: S, row: usize, cols: Range<usize>) -> MomentSums {
-        let x = self.x.row(row).add(cols.start);
-        MomentSums::measure::<S, T, true>(s, x, cols.len())
-    }
-
-    fn join(&self, a: MomentSums, b: MomentSums) -> MomentSums {
-        a.join::<true>(b)
-    }
-
-    #[inline(always)]
-    unsafe fn apply<S: Simd>(&self, s: S, row: usize, cols: Range<usize>, sums: MomentSums) {
-        let moments = Moments::new::<true>(sums, Divisor::RootMeanSquare, self.eps);
-        let y = self.y.get().add(row * self.extent.cols());
+    unsafe fn write<S: Simd>(
+        &self,
+        s: S,
+        row: usize,
+        (x, y): (*const T, *mut T),
+        cols: Range<usize>,
+        moments: Moments,
+    ) {
         let spatial = self.extent.spatial;
         let first = self.extent.first_channel(row);
         let mut c = cols.start.checked_div(spatial).unwrap_or(0);
         let mut start = cols.start;
         while start < cols.end {
             let end = cols.end.min((c + 1) * spatial);
-            let channel = Channel {
-                x: self.x.row(row).add(start),
-                y: y.add(start),
-                n: end - start,
-                moments,
-                weight: at(self.weight, first + c, 1.0),
-                bias: at(self.bias, first + c, 0.0),
-            };
-            channel.run(s);
+            // SAFETY: `start..end` are some of the columns, at which x can be read and y written.
+            unsafe {
+                let channel = Channel {
+                    x: x.add(start),
+                    y: y.add(start),
+                    moments,
+                    weight: at(self.weight, first + c, 1.0),
+                    bias: at(self.bias, first + c, 0.0),
+                };
+                for_each_element(s, end - start, &channel);
+            }
             (start, c) = (end, c + 1);
         }
     }
 }
 
-/// y = x̂ · weight + bias, over n elements of one channel.
+/// The body of a loop over the elements of a channel, which may be few.
+trait Elements: Pieces {
+    /// Takes element `i` alone. Must be `inline(always)`.
+    ///
+    /// # Safety
+    /// The element exists.
+    unsafe fn element(&self, i: usize);
+}
+
+/// Takes the first `n` elements. Less than a vector goes element by element, which takes less time than copies to and from
+/// a padded vector.
+///
+/// # Safety
+/// The elements exist.
+#[inline(always)]
+unsafe fn for_each_element<S: Simd, E: Elements>(s: S, n: usize, body: &E) {
+    // SAFETY: the loops ask for the elements below n alone.
+    unsafe {
+        if n >= S::LANES {
+            return for_each_piece(s, 0..n, body);
+        }
+        for i in 0..n {
+            body.element(i);
+        }
+    }
+}
+
+/// y = x̂ · weight + bias, over elements of one channel.
 struct Channel<T> {
     x: *const T,
     y: *mut T,
-    n: usize,
     moments: Moments,
     weight: f32,
     bias: f32,
 }
 
-impl<T: Element> Channel<T> {
-    /// # Safety
-    /// x and y are valid for n elements.
+impl<T: Element> Elements for Channel<T> {
     #[inline(always)]
-    unsafe fn run<S: Simd>(&self, s: S) {
-        if self.n >= S::LANES {
-            return for_each_piece(s, 0..self.n, self);
-        }
-        // Less than a vector: element by element takes less time than copies to and from a padded vector.
-        for i in 0..self.n {
+    unsafe fn element(&self, i: usize) {
+        // SAFETY: x and y have an element i.
+        unsafe {
             let x = self.moments.apply_one((*self.x.add(i)).widen());
             self.y.add(i).write(T::narrow(x * self.weight + self.bias));
         }
@@ -180,10 +167,13 @@ impl<T: Element> Channel<T> {
 impl<T: Element> Pieces for Channel<T> {
     #[inline(always)]
     unsafe fn piece<S: Simd, const FULL: bool>(&self, s: S, i: usize, left: usize) {
-        let x = T::load_piece::<S, FULL>(s, self.x.add(i), left);
-        let x = self.moments.apply::<S, true>(s, x);
-        let y = s.fma(x, s.splat(self.weight), s.splat(self.bias));
-        T::store_piece::<S, FULL>(s, self.y.add(i), left, y);
+        // SAFETY: x and y have the elements that are asked for.
+        unsafe {
+            let x = T::load_piece::<S, FULL>(s, self.x.add(i), left);
+            let x = self.moments.apply::<S, true>(s, x);
+            let y = s.fma(x, s.splat(self.weight), s.splat(self.bias));
+            T::store_piece::<S, FULL>(s, self.y.add(i), left, y);
+        }
     }
 }
 

@@ -105,7 +105,7 @@ pub fn quantize(
 }
 
 /// The values of the codes of x.
-pub fn fake_quantize(scheme: Scheme, x: &MetalStorage, l: &Layout) -> Result<MetalStorage> {
+pub fn fake_quantize(scheme: Scheme, (x, l): Arg) -> Result<MetalStorage> {
     let name = "fake_quantize";
     let sizes = Sizes::new(name, &scheme, l.shape())?;
     let out = alloc(x.device(), sizes.count(), x.dtype())?;

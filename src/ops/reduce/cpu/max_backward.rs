@@ -6,17 +6,14 @@ use crate::cpu::parallel::{self, Shared};
 use crate::cpu::pieces::{for_each_piece, Pieces};
 use crate::cpu::simd::{dispatch, Kernel, Simd};
 use crate::cpu::{alloc, gather, with_float};
-use candle_core::{CpuStorage, Layout, Result, Shape};
+use crate::op::{Args, OpResult};
+use candle_core::CpuStorage;
 
 /// Longer rows are cut into blocks of this many columns, which threads can share.
 const BLOCK: usize = 64 * 1024;
 
-pub fn max_backward(
-    over: Over,
-    (x, xl): (&CpuStorage, &Layout),
-    (y, yl): (&CpuStorage, &Layout),
-    (g, gl): (&CpuStorage, &Layout),
-) -> Result<(CpuStorage, Shape)> {
+pub fn max_backward(over: Over, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+    let ((x, xl), (y, yl), (g, gl)) = (args[0], args[1], args[2]);
     let (rows, cols) = over.split(xl.shape());
     let out = with_float!(NAME, x, |x: &[T]| {
         let x = gather::contiguous(x, xl);
@@ -66,9 +63,12 @@ impl<T: Element> Kernel for PickMax<'_, T> {
 impl<T: Element> Pieces for PickMax<'_, T> {
     #[inline(always)]
     unsafe fn piece<S: Simd, const FULL: bool>(&self, s: S, i: usize, left: usize) {
-        let x = T::load_piece::<S, FULL>(s, self.x.as_ptr().add(i), left);
-        let pick = s.eq(x, s.splat(self.y));
-        let dx = s.select(pick, s.splat(self.g), s.splat(0.0));
-        T::store_piece::<S, FULL>(s, self.out.get().add(i), left, dx);
+        // SAFETY: `run` asks for elements of `x`, and `out` has as many.
+        unsafe {
+            let x = T::load_piece::<S, FULL>(s, self.x.as_ptr().add(i), left);
+            let pick = s.eq(x, s.splat(self.y));
+            let dx = s.select(pick, s.splat(self.g), s.splat(0.0));
+            T::store_piece::<S, FULL>(s, self.out.get().add(i), left, dx);
+        }
     }
 }

@@ -13,11 +13,12 @@ use crate::cpu::row_view::RowView;
 use crate::cpu::simd::Simd;
 use crate::cpu::two_pass::{self, TwoPassRow};
 use crate::cpu::{alloc, gather, with_float};
+use crate::op::{Arg, OpResult};
 use crate::ops::reduce::Over;
-use candle_core::{CpuStorage, Layout, Result, Shape};
+use candle_core::CpuStorage;
 use std::ops::Range;
 
-pub fn forward(op: Reduce, x: &CpuStorage, l: &Layout) -> Result<(CpuStorage, Shape)> {
+pub fn forward(op: Reduce, (x, l): Arg<CpuStorage>) -> OpResult<CpuStorage> {
     let (rows, cols) = op.over.split(l.shape());
     let out = with_float!(NAME, x, |x: &[T]| {
         let x = &match op.over {
@@ -64,17 +65,20 @@ impl<T: Element, const MAX: bool> TwoPassRow for ReduceRow<'_, T, MAX> {
 
     #[inline(always)]
     unsafe fn measure<S: Simd>(&self, s: S, row: usize, cols: Range<usize>) -> f32 {
-        let x = self.x.row(row).add(cols.start);
-        if !MAX {
-            let [sum] = fold(s, Sum, [x], cols.len());
-            return sum;
+        // SAFETY: x has this row, and these columns lie in it.
+        unsafe {
+            let x = self.x.row(row).add(cols.start);
+            if !MAX {
+                let [sum] = fold(s, Sum, [x], cols.len());
+                return sum;
+            }
+            let [max] = fold(s, Max, [x], cols.len());
+            let is_first = cols.start == 0 && !cols.is_empty();
+            if is_first && (*x).widen().is_nan() {
+                return f32::NAN;
+            }
+            max
         }
-        let [max] = fold(s, Max, [x], cols.len());
-        let is_first = cols.start == 0 && !cols.is_empty();
-        if is_first && (*x).widen().is_nan() {
-            return f32::NAN;
-        }
-        max
     }
 
     fn join(&self, a: f32, b: f32) -> f32 {
@@ -88,11 +92,14 @@ impl<T: Element, const MAX: bool> TwoPassRow for ReduceRow<'_, T, MAX> {
 
     #[inline(always)]
     unsafe fn apply<S: Simd>(&self, _: S, row: usize, _: Range<usize>, value: f32) {
-        self.y.get().add(row).write(T::narrow(value * self.scale));
+        // SAFETY: y has an element for each row.
+        unsafe {
+            self.y.get().add(row).write(T::narrow(value * self.scale));
+        }
     }
 }
 
-pub fn sum_middle(x: &CpuStorage, l: &Layout) -> Result<(CpuStorage, Shape)> {
+pub fn sum_middle((x, l): Arg<CpuStorage>) -> OpResult<CpuStorage> {
     let (outer, n, inner) = l.shape().dims3()?;
     let out = with_float!(NAME, x, |x: &[T]| {
         let x = gather::contiguous(x, l);

@@ -12,24 +12,20 @@ use crate::cpu::row_view::RowView;
 use crate::cpu::simd::Simd;
 use crate::cpu::two_pass::{self, TwoPassRow};
 use crate::cpu::{alloc, with_float};
-use crate::ops::affine_norm::Arg;
-use candle_core::{CpuStorage, Result, Shape};
+use crate::op::{Args, OpResult};
+use crate::ops::affine_norm::AffineBwd;
+use candle_core::CpuStorage;
 use std::ops::Range;
 
 /// dx, dweight and dbias one after the other; of the last two, the first `vectors`.
-pub fn backward(
-    norm: RowNorm,
-    (x, xl): Arg<CpuStorage>,
-    (g, gl): Arg<CpuStorage>,
-    weight: Option<Arg<CpuStorage>>,
-    vectors: usize,
-) -> Result<(CpuStorage, Shape)> {
+pub fn backward(op: &AffineBwd<RowNorm>, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+    let (&AffineBwd { norm, vectors }, (x, xl), (g, gl)) = (op, args[0], args[1]);
     let [rows, cols] = rows_and_cols(xl);
     let n = rows * cols + vectors * cols;
     let out = with_float!(norm.name(), x, |x: &[T]| {
         let x = &RowView::new(x, xl);
         let g = &RowView::new(g.as_slice::<T>()?, gl);
-        let [weight, _] = slices::<T>([weight, None])?;
+        let weight = slices::<T>(&args[2..])?;
         let rows_per_sum = rows_per_sum(rows);
         let mut sums = vec![0f32; rows.div_ceil(rows_per_sum) * vectors * cols];
         // SAFETY: x, g and dx have the rows, and `sums` has `vectors` sums for each block of them. dx is written row by
@@ -40,7 +36,7 @@ pub fn backward(
                     norm,
                     x,
                     g,
-                    weight: weight.as_deref(),
+                    weight: weight.first().map(AsRef::as_ref),
                     dx: Shared::new(out),
                     sums: Shared::new(sums.as_mut_ptr()),
                     rows_per_sum,
@@ -79,19 +75,25 @@ struct GradRows<'a, T> {
 impl<T: Element> GradRows<'_, T> {
     /// # Safety
     /// x, g and dx have `rows` rows of `cols` elements; `sums` has `vectors · cols` elements for every `rows_per_sum` rows.
+    /// Nothing else touches dx and `sums`.
     unsafe fn run(&self, rows: usize) {
         let centred = self.norm.kind.is_centred();
-        match (centred, self.weight.is_some(), self.vectors) {
-            (false, false, _) => self.run_as::<false, false, 0>(rows),
-            (false, true, 0) => self.run_as::<false, true, 0>(rows),
-            (false, true, _) => self.run_as::<false, true, 1>(rows),
-            (true, false, _) => self.run_as::<true, false, 0>(rows),
-            (true, true, 0) => self.run_as::<true, true, 0>(rows),
-            (true, true, 1) => self.run_as::<true, true, 1>(rows),
-            (true, true, _) => self.run_as::<true, true, 2>(rows),
+        // SAFETY: the caller's promise is the same.
+        unsafe {
+            match (centred, self.weight.is_some(), self.vectors) {
+                (false, false, _) => self.run_as::<false, false, 0>(rows),
+                (false, true, 0) => self.run_as::<false, true, 0>(rows),
+                (false, true, _) => self.run_as::<false, true, 1>(rows),
+                (true, false, _) => self.run_as::<true, false, 0>(rows),
+                (true, true, 0) => self.run_as::<true, true, 0>(rows),
+                (true, true, 1) => self.run_as::<true, true, 1>(rows),
+                (true, true, _) => self.run_as::<true, true, 2>(rows),
+            }
         }
     }
 
+    /// # Safety
+    /// As for `run`.
     unsafe fn run_as<const CENTRED: bool, const WEIGHT: bool, const VECTORS: usize>(
         &self,
         rows: usize,
@@ -110,7 +112,9 @@ impl<T: Element> GradRows<'_, T> {
             divisor: self.norm.kind.divisor(),
             eps: self.norm.eps,
         };
-        two_pass::run(op, rows, self.cols)
+        // SAFETY: by the caller's promise the op's x, g and dx have these rows, and there are sums for every `rows_per_sum`
+        // of them; the weight's length was checked above.
+        unsafe { two_pass::run(op, rows, self.cols) }
     }
 }
 
@@ -156,17 +160,20 @@ impl<T: Element, const CENTRED: bool, const WEIGHT: bool, const VECTORS: usize> 
     #[inline(always)]
     unsafe fn measure<S: Simd>(&self, s: S, row: usize, cols: Range<usize>) -> GradStat {
         let (start, n) = (cols.start, cols.len());
-        let (x, g) = (self.x.row(row).add(start), self.g.row(row).add(start));
-        let moments = MomentSums::measure::<S, T, CENTRED>(s, x, n);
-        let sums = RowGradSums {
-            mean: moments.mean(),
-        };
-        let [sum, dot] = if WEIGHT {
-            fold(s, sums, [x, g, self.weight.as_ptr().add(start)], n)
-        } else {
-            fold(s, sums, [x, g], n)
-        };
-        GradStat { moments, sum, dot }
+        // SAFETY: x and g have this row, these columns lie in it, and the weight, if it is read, is as long as a row.
+        unsafe {
+            let (x, g) = (self.x.row(row).add(start), self.g.row(row).add(start));
+            let moments = MomentSums::measure::<S, T, CENTRED>(s, x, n);
+            let sums = RowGradSums {
+                mean: moments.mean(),
+            };
+            let [sum, dot] = if WEIGHT {
+                fold(s, sums, [x, g, self.weight.as_ptr().add(start)], n)
+            } else {
+                fold(s, sums, [x, g], n)
+            };
+            GradStat { moments, sum, dot }
+        }
     }
 
     fn join(&self, a: GradStat, b: GradStat) -> GradStat {
@@ -189,26 +196,38 @@ impl<T: Element, const CENTRED: bool, const WEIGHT: bool, const VECTORS: usize> 
             dot += stat.sum * moments.shift;
             offset = stat.sum / self.cols as f32;
         }
-        let dweight = match VECTORS {
-            0 => self.sums.get(),
-            _ => self.sums.get().add(row / self.rows_per_sum * self.sum_len),
-        };
-        let row = GradRow::<T, CENTRED, WEIGHT, VECTORS> {
-            x: self.x.row(row),
-            g: self.g.row(row),
-            weight: self.weight.as_ptr(),
-            dx: self.dx.get().add(row * self.cols),
-            dweight,
-            dbias: dweight.wrapping_add(self.cols),
-            moments,
-            slope: dot * moments.grad_factor,
-            offset,
-        };
-        for_each_piece(s, cols, &row);
+        // SAFETY: x, g and dx have this row of `cols` elements; the sums have `sum_len`, VECTORS · cols, for the block of rows
+        // that it is one of, and `rows_together` keeps such a block on one thread. Where the sums or the weight are not
+        // used there may be none, and they are not read.
+        unsafe {
+            let dweight = match VECTORS {
+                0 => self.sums.get(),
+                _ => self.sums.get().add(row / self.rows_per_sum * self.sum_len),
+            };
+            let row = GradRow::<T, CENTRED, WEIGHT, VECTORS> {
+                x: self.x.row(row),
+                g: self.g.row(row),
+                weight: self.weight.as_ptr(),
+                dx: self.dx.get().add(row * self.cols),
+                dweight,
+                dbias: dweight.wrapping_add(self.cols),
+                moments,
+                slope: dot * moments.grad_factor,
+                offset,
+            };
+            for_each_piece(s, cols, &row);
+        }
     }
 }
 
-/// One row of x, g and dx = (h − x̂ · slope − offset) · scale, and the sums that it adds to.
+/// dx = (h − x̂ · slope − offset) · scale
+#[inline(always)]
+pub fn row_grad<S: Simd>(s: S, m: Moments, h: S::F, x: S::F, [slope, offset]: [f32; 2]) -> S::F {
+    let dx = s.fnma(x, s.splat(slope), s.sub(h, s.splat(offset)));
+    s.mul(dx, s.splat(m.scale))
+}
+
+/// One row of x, g and dx, and the sums that it adds to.
 struct GradRow<T, const CENTRED: bool, const WEIGHT: bool, const VECTORS: usize> {
     x: *const T,
     g: *const T,
@@ -226,23 +245,25 @@ impl<T: Element, const CENTRED: bool, const WEIGHT: bool, const VECTORS: usize> 
 {
     #[inline(always)]
     unsafe fn piece<S: Simd, const FULL: bool>(&self, s: S, i: usize, left: usize) {
-        let g = T::load_piece::<S, FULL>(s, self.g.add(i), left);
-        let x = T::load_piece::<S, FULL>(s, self.x.add(i), left);
-        let x = self.moments.apply::<S, CENTRED>(s, x);
-        let mut h = g;
-        if WEIGHT {
-            h = s.mul(g, T::load_piece::<S, FULL>(s, self.weight.add(i), left));
-        }
-        let dx = s.fnma(x, s.splat(self.slope), s.sub(h, s.splat(self.offset)));
-        let dx = s.mul(dx, s.splat(self.moments.scale));
-        T::store_piece::<S, FULL>(s, self.dx.add(i), left, dx);
-        if VECTORS > 0 {
-            let sum = f32::load_piece::<S, FULL>(s, self.dweight.add(i), left);
-            f32::store_piece::<S, FULL>(s, self.dweight.add(i), left, s.fma(g, x, sum));
-        }
-        if VECTORS > 1 {
-            let sum = f32::load_piece::<S, FULL>(s, self.dbias.add(i), left);
-            f32::store_piece::<S, FULL>(s, self.dbias.add(i), left, s.add(g, sum));
+        // SAFETY: `apply` asks for columns of a row that x, g and dx have, and so have the weight and the sums that are used.
+        unsafe {
+            let g = T::load_piece::<S, FULL>(s, self.g.add(i), left);
+            let x = T::load_piece::<S, FULL>(s, self.x.add(i), left);
+            let x = self.moments.apply::<S, CENTRED>(s, x);
+            let mut h = g;
+            if WEIGHT {
+                h = s.mul(g, T::load_piece::<S, FULL>(s, self.weight.add(i), left));
+            }
+            let dx = row_grad(s, self.moments, h, x, [self.slope, self.offset]);
+            T::store_piece::<S, FULL>(s, self.dx.add(i), left, dx);
+            if VECTORS > 0 {
+                let sum = f32::load_piece::<S, FULL>(s, self.dweight.add(i), left);
+                f32::store_piece::<S, FULL>(s, self.dweight.add(i), left, s.fma(g, x, sum));
+            }
+            if VECTORS > 1 {
+                let sum = f32::load_piece::<S, FULL>(s, self.dbias.add(i), left);
+                f32::store_piece::<S, FULL>(s, self.dbias.add(i), left, s.add(g, sum));
+            }
         }
     }
 }

@@ -4,15 +4,15 @@ mod backward;
 mod forward;
 mod residual;
 
-pub use backward::backward;
-pub use forward::{forward, forward_inplace, NormRows};
+pub use backward::{backward, row_grad};
+pub use forward::{forward, inplace, NormByRow, NormRows, Normalise, WriteRow};
 pub use residual::add;
 
 use super::{Kind, RowNorm};
 use crate::cpu::element::Element;
 use crate::cpu::gather;
 use crate::cpu::moments::Divisor;
-use crate::ops::affine_norm::{Arg, Vectors};
+use crate::op::Arg;
 use candle_core::{CpuStorage, Layout, Result};
 use std::borrow::Cow;
 
@@ -35,13 +35,8 @@ fn rows_and_cols(l: &Layout) -> [usize; 2] {
     [l.shape().elem_count().checked_div(cols).unwrap_or(0), cols]
 }
 
-/// Weight and bias as contiguous slices.
-pub fn slices<'a, T: Element>(
-    [weight, bias]: Vectors<'a, CpuStorage>,
-) -> Result<[Option<Cow<'a, [T]>>; 2]> {
-    let slice = |v: Option<Arg<'a, CpuStorage>>| match v {
-        Some((v, l)) => Ok(Some(gather::contiguous(v.as_slice::<T>()?, l))),
-        None => candle_core::Result::Ok(None),
-    };
-    Ok([slice(weight)?, slice(bias)?])
+/// Weight and bias, as far as there are any, as contiguous slices.
+pub fn slices<'a, T: Element>(vectors: &[Arg<'a, CpuStorage>]) -> Result<Vec<Cow<'a, [T]>>> {
+    let slice = |&(v, l): &Arg<'a, CpuStorage>| Ok(gather::contiguous(v.as_slice::<T>()?, l));
+    vectors.iter().map(slice).collect()
 }

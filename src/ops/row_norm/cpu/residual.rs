@@ -8,7 +8,7 @@ use crate::cpu::pieces::{for_each_piece, Pieces};
 use crate::cpu::row_view::RowView;
 use crate::cpu::simd::{dispatch, Kernel, Simd};
 use crate::cpu::{alloc, with_float};
-use crate::ops::affine_norm::{Arg, Vectors};
+use crate::op::Args;
 use candle_core::{CpuStorage, Result};
 use std::ops::Range;
 
@@ -17,18 +17,14 @@ const BLOCK: usize = 4096;
 /// What an element costs, in the units of [`parallel`]: an addition and a norm.
 const COST: usize = 4;
 
-/// The sum, and its norm.
-pub fn add(
-    norm: RowNorm,
-    (x, xl): Arg<CpuStorage>,
-    (r, rl): Arg<CpuStorage>,
-    vectors: Vectors<CpuStorage>,
-) -> Result<[CpuStorage; 2]> {
+/// The sum, and its norm: of x, residual and the vectors.
+pub fn add(norm: RowNorm, args: Args<CpuStorage>) -> Result<[CpuStorage; 2]> {
+    let ((x, xl), (r, rl)) = (args[0], args[1]);
     let [rows, cols] = rows_and_cols(xl);
     let block = (BLOCK / cols.max(1)).max(1);
     with_float!(norm.name(), x, |x: &[T]| {
         let (x, r) = (&RowView::new(x, xl), &RowView::new(r.as_slice::<T>()?, rl));
-        let vectors = &slices::<T>(vectors)?;
+        let vectors = &slices::<T>(&args[2..])?;
         let mut sum = Vec::new();
         // SAFETY: x and r have the rows; every row of the sum and of its norm is written, by one thread and in this order.
         let normed = unsafe {
@@ -71,7 +67,7 @@ impl<T: Element> Kernel for AddRows<'_, T> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         for row in self.rows {
-            // SAFETY: the rows exist and have `cols` elements; `add` gives them to one thread.
+            // SAFETY: `add` asks for rows that x, r and the sum have, of `cols` elements, and gives each to one thread.
             unsafe {
                 let sum = AddRow {
                     x: self.x.row(row),
@@ -93,8 +89,11 @@ struct AddRow<T> {
 impl<T: Element> Pieces for AddRow<T> {
     #[inline(always)]
     unsafe fn piece<S: Simd, const FULL: bool>(&self, s: S, i: usize, left: usize) {
-        let x = T::load_piece::<S, FULL>(s, self.x.add(i), left);
-        let r = T::load_piece::<S, FULL>(s, self.r.add(i), left);
-        T::store_piece::<S, FULL>(s, self.sum.add(i), left, s.add(x, r));
+        // SAFETY: the rows have the elements that are asked for.
+        unsafe {
+            let x = T::load_piece::<S, FULL>(s, self.x.add(i), left);
+            let r = T::load_piece::<S, FULL>(s, self.r.add(i), left);
+            T::store_piece::<S, FULL>(s, self.sum.add(i), left, s.add(x, r));
+        }
     }
 }

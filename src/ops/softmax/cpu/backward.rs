@@ -25,7 +25,8 @@ pub unsafe fn run<T: Element, const LOG: bool>(
         cols,
         scale,
     };
-    two_pass::run(op, rows, cols)
+    // SAFETY: the op's y, g and dx have these rows.
+    unsafe { two_pass::run(op, rows, cols) }
 }
 
 #[derive(Clone, Copy)]
@@ -66,13 +67,16 @@ impl<T: Element, const LOG: bool> TwoPassRow for Gradient<'_, T, LOG> {
 
     #[inline(always)]
     unsafe fn measure<S: Simd>(&self, s: S, row: usize, cols: Range<usize>) -> f32 {
-        let [y, g] = [self.y, self.g].map(|rows| rows.row(row).add(cols.start));
-        let [sum] = if LOG {
-            fold(s, Sum, [g], cols.len())
-        } else {
-            fold(s, Dot, [y, g], cols.len())
-        };
-        sum
+        // SAFETY: y and g have this row, and these columns lie in it.
+        unsafe {
+            let [y, g] = [self.y, self.g].map(|rows| rows.row(row).add(cols.start));
+            let [sum] = if LOG {
+                fold(s, Sum, [g], cols.len())
+            } else {
+                fold(s, Dot, [y, g], cols.len())
+            };
+            sum
+        }
     }
 
     fn join(&self, a: f32, b: f32) -> f32 {
@@ -81,14 +85,17 @@ impl<T: Element, const LOG: bool> TwoPassRow for Gradient<'_, T, LOG> {
 
     #[inline(always)]
     unsafe fn apply<S: Simd>(&self, s: S, row: usize, cols: Range<usize>, sum: f32) {
-        let row = GradientRow::<T, LOG> {
-            y: self.y.row(row),
-            g: self.g.row(row),
-            dx: self.dx.get().add(row * self.cols),
-            sum,
-            scale: self.scale,
-        };
-        for_each_piece(s, cols, &row);
+        // SAFETY: y, g and dx have this row of `cols` elements, and no other thread is given these columns.
+        unsafe {
+            let row = GradientRow::<T, LOG> {
+                y: self.y.row(row),
+                g: self.g.row(row),
+                dx: self.dx.get().add(row * self.cols),
+                sum,
+                scale: self.scale,
+            };
+            for_each_piece(s, cols, &row);
+        }
     }
 }
 
@@ -104,9 +111,12 @@ struct GradientRow<T, const LOG: bool> {
 impl<T: Element, const LOG: bool> Pieces for GradientRow<T, LOG> {
     #[inline(always)]
     unsafe fn piece<S: Simd, const FULL: bool>(&self, s: S, i: usize, left: usize) {
-        let y = T::load_piece::<S, FULL>(s, self.y.add(i), left);
-        let g = T::load_piece::<S, FULL>(s, self.g.add(i), left);
-        let d = gradient::<S, LOG>(s, y, g, s.splat(self.sum), s.splat(self.scale));
-        T::store_piece::<S, FULL>(s, self.dx.add(i), left, d);
+        // SAFETY: the row has the elements that are asked for.
+        unsafe {
+            let y = T::load_piece::<S, FULL>(s, self.y.add(i), left);
+            let g = T::load_piece::<S, FULL>(s, self.g.add(i), left);
+            let d = gradient::<S, LOG>(s, y, g, s.splat(self.sum), s.splat(self.scale));
+            T::store_piece::<S, FULL>(s, self.dx.add(i), left, d);
+        }
     }
 }

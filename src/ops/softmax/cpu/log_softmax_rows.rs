@@ -13,7 +13,8 @@ use std::ops::Range;
 /// # Safety
 /// `x` and `y` have `rows` rows of `cols` elements. They may be the same.
 pub unsafe fn run<T: Element>(x: &RowView<T>, y: Shared<T>, [rows, cols]: [usize; 2]) {
-    two_pass::run(LogSoftmax { x, y, cols }, rows, cols)
+    // SAFETY: the op's x and y have these rows.
+    unsafe { two_pass::run(LogSoftmax { x, y, cols }, rows, cols) }
 }
 
 #[derive(Clone, Copy)]
@@ -32,7 +33,8 @@ impl<T: Element> two_pass::TwoPassRow for LogSoftmax<'_, T> {
 
     #[inline(always)]
     unsafe fn measure<S: Simd>(&self, s: S, row: usize, cols: Range<usize>) -> MaxSum {
-        MaxSum::measure(s, ScoreRow::new(Plain, self.x, row, self.cols), cols)
+        // SAFETY: x has this row of `cols` elements, and these columns lie in it.
+        unsafe { MaxSum::measure(s, ScoreRow::new(Plain, self.x, row, self.cols), cols) }
     }
 
     fn join(&self, a: MaxSum, b: MaxSum) -> MaxSum {
@@ -41,13 +43,16 @@ impl<T: Element> two_pass::TwoPassRow for LogSoftmax<'_, T> {
 
     #[inline(always)]
     unsafe fn apply<S: Simd>(&self, s: S, row: usize, cols: Range<usize>, stat: MaxSum) {
-        let row = LogRow {
-            x: self.x.row(row),
-            y: self.y.get().add(row * self.cols),
-            max: stat.max,
-            log_sum: s.to_array(math::log(s, s.splat(stat.sum)))[0],
-        };
-        for_each_piece(s, cols, &row);
+        // SAFETY: x and y have this row of `cols` elements, and no other thread is given these columns.
+        unsafe {
+            let row = LogRow {
+                x: self.x.row(row),
+                y: self.y.get().add(row * self.cols),
+                max: stat.max,
+                log_sum: s.to_array(math::log(s, s.splat(stat.sum)))[0],
+            };
+            for_each_piece(s, cols, &row);
+        }
     }
 }
 
@@ -62,8 +67,11 @@ struct LogRow<T> {
 impl<T: Element> Pieces for LogRow<T> {
     #[inline(always)]
     unsafe fn piece<S: Simd, const FULL: bool>(&self, s: S, i: usize, left: usize) {
-        let v = T::load_piece::<S, FULL>(s, self.x.add(i), left);
-        let v = s.sub(s.sub(v, s.splat(self.max)), s.splat(self.log_sum));
-        T::store_piece::<S, FULL>(s, self.y.add(i), left, v);
+        // SAFETY: the row has the elements that are asked for.
+        unsafe {
+            let v = T::load_piece::<S, FULL>(s, self.x.add(i), left);
+            let v = s.sub(s.sub(v, s.splat(self.max)), s.splat(self.log_sum));
+            T::store_piece::<S, FULL>(s, self.y.add(i), left, v);
+        }
     }
 }

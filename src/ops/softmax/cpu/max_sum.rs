@@ -32,33 +32,37 @@ impl MaxSum {
         scores: ScoreRow<T, P>,
         cols: Range<usize>,
     ) -> Self {
-        let end = cols.end.min(scores.len);
-        let full = cols.start + end.saturating_sub(cols.start) / S::LANES * S::LANES;
-        let mut max = [s.splat(f32::NEG_INFINITY); 2];
-        let mut i = cols.start;
-        while i < full {
-            max = [max[1], s.max(scores.load(s, i), max[0])];
-            i += S::LANES;
+        // SAFETY: the loops ask for scores below `end`, of which there are `scores.len` or more; `full` lies whole vectors behind
+        // `cols.start` and less than a vector before `end`.
+        unsafe {
+            let end = cols.end.min(scores.len);
+            let full = cols.start + end.saturating_sub(cols.start) / S::LANES * S::LANES;
+            let mut max = [s.splat(f32::NEG_INFINITY); 2];
+            let mut i = cols.start;
+            while i < full {
+                max = [max[1], s.max(scores.load(s, i), max[0])];
+                i += S::LANES;
+            }
+            let mut tail = s.splat(f32::NEG_INFINITY);
+            if full < end {
+                tail = scores.load_tail(s, full, end);
+                max[0] = s.max(tail, max[0]);
+            }
+            let max = s.reduce_max(s.max(max[0], max[1]));
+            let subtract = s.splat(finite_max(max));
+            let mut sum = [s.splat(0.0); 2];
+            if full < end {
+                sum[0] = math::exp_nonpositive(s, s.sub(tail, subtract));
+            }
+            i = cols.start;
+            while i < full {
+                let v = math::exp_nonpositive(s, s.sub(scores.load(s, i), subtract));
+                sum = [sum[1], s.add(sum[0], v)];
+                i += S::LANES;
+            }
+            let sum = s.reduce_add(s.add(sum[0], sum[1]));
+            MaxSum { max, sum }
         }
-        let mut tail = s.splat(f32::NEG_INFINITY);
-        if full < end {
-            tail = scores.load_tail(s, full, end);
-            max[0] = s.max(tail, max[0]);
-        }
-        let max = s.reduce_max(s.max(max[0], max[1]));
-        let subtract = s.splat(finite_max(max));
-        let mut sum = [s.splat(0.0); 2];
-        if full < end {
-            sum[0] = math::exp_nonpositive(s, s.sub(tail, subtract));
-        }
-        i = cols.start;
-        while i < full {
-            let v = math::exp_nonpositive(s, s.sub(scores.load(s, i), subtract));
-            sum = [sum[1], s.add(sum[0], v)];
-            i += S::LANES;
-        }
-        let sum = s.reduce_add(s.add(sum[0], sum[1]));
-        MaxSum { max, sum }
     }
 
     pub fn join(self, other: Self) -> Self {

@@ -14,6 +14,7 @@ use crate::cpu::parallel::Shared;
 use crate::cpu::row_view::RowView;
 use crate::cpu::simd::MAX_LANES;
 use crate::cpu::{alloc, gather, with_float};
+use crate::op::{Arg, ArgMut, Args, OpResult};
 use candle_core::{CpuStorage, Layout, Result, Shape};
 use scores::{Biased, Plain, Scaled};
 use std::borrow::Cow;
@@ -31,7 +32,7 @@ macro_rules! with_log {
     };
 }
 
-pub fn forward(op: Softmax, x: &CpuStorage, l: &Layout) -> Result<(CpuStorage, Shape)> {
+pub fn forward(op: Softmax, (x, l): Arg<CpuStorage>) -> OpResult<CpuStorage> {
     let out = with_float!(NAME, x, |x: &[T]| {
         with_log!(op.log, LOG => forward_as::<T, LOG>(x, l, op.dim)).map(T::wrap)
     })?;
@@ -70,10 +71,13 @@ fn forward_by_row<T: Element, const LOG: bool>(x: &RowView<T>, size: [usize; 2])
 /// # Safety
 /// `x` and `y` have the rows and columns of `size`. They may be the same memory.
 unsafe fn run_rows<T: Element, const LOG: bool>(x: &RowView<T>, y: Shared<T>, size: [usize; 2]) {
-    if LOG {
-        log_softmax_rows::run(x, y, size)
-    } else {
-        softmax_rows::run(x, y, Plain, size)
+    // SAFETY: the caller's promise is the same.
+    unsafe {
+        if LOG {
+            log_softmax_rows::run(x, y, size)
+        } else {
+            softmax_rows::run(x, y, Plain, size)
+        }
     }
 }
 
@@ -93,15 +97,16 @@ fn transpose_back<T: Element>(data: &[T], transposed: &Layout, dim: usize) -> Re
     Ok(gather::contiguous(data, &back).into_owned())
 }
 
-pub fn forward_inplace(log: bool, x: &mut CpuStorage, l: &Layout) -> Result<()> {
+pub fn inplace(log: bool, (x, l): ArgMut<CpuStorage>) -> Result<()> {
     let size = rows_and_cols(l.shape());
     with_float!(NAME, x, |x: &[T]| {
         gather::update(x, l, |x: &mut [T]| {
             let y = Shared::new(x.as_mut_ptr());
             // SAFETY: x has the rows, and is used through the pointer alone until they are written.
-            with_log!(log, LOG => unsafe {
-                run_rows::<T, LOG>(&RowView::from_raw(y.get(), size[1]), y, size)
-            })
+            unsafe {
+                let x = RowView::from_raw(y.get(), size[1]);
+                with_log!(log, LOG => run_rows::<T, LOG>(&x, y, size))
+            }
         });
         Ok(())
     })
@@ -113,11 +118,8 @@ fn rows_and_cols(shape: &Shape) -> [usize; 2] {
     [shape.elem_count() / cols.max(1), cols]
 }
 
-pub fn masked(
-    op: MaskedSoftmax,
-    (x, xl): (&CpuStorage, &Layout),
-    mask: Option<(&CpuStorage, &Layout)>,
-) -> Result<(CpuStorage, Shape)> {
+pub fn masked(op: MaskedSoftmax, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+    let ((x, xl), mask) = (args[0], args.get(1));
     let shape = xl.shape();
     let out = with_float!(NAME, x, |x: &[T]| {
         let x = RowView::new(x, xl);
@@ -135,26 +137,26 @@ pub fn masked(
 
 pub fn masked_inplace(
     op: MaskedSoftmax,
-    (x, xl): (&mut CpuStorage, &Layout),
-    mask: Option<(&CpuStorage, &Layout)>,
+    (x, l): ArgMut<CpuStorage>,
+    rest: Args<CpuStorage>,
 ) -> Result<()> {
-    let [_, cols] = rows_and_cols(xl.shape());
+    let [_, cols] = rows_and_cols(l.shape());
     with_float!(NAME, x, |x: &[T]| {
-        let mask = mask_view::<T>(mask, xl.shape())?;
-        gather::update(x, xl, |x: &mut [T]| {
+        let mask = mask_view::<T>(rest.first(), l.shape())?;
+        gather::update(x, l, |x: &mut [T]| {
             let y = Shared::new(x.as_mut_ptr());
             // SAFETY: x has the shape, and is used through the pointer alone until its rows are written.
-            unsafe { run_masked(op, &RowView::from_raw(y.get(), cols), mask, y, xl.shape()) }
+            unsafe { run_masked(op, &RowView::from_raw(y.get(), cols), mask, y, l.shape()) }
         });
         Ok(())
     })
 }
 
 fn mask_view<'a, T: Element>(
-    mask: Option<(&'a CpuStorage, &Layout)>,
+    mask: Option<&Arg<'a, CpuStorage>>,
     shape: &Shape,
 ) -> Result<Option<RowView<'a, T>>> {
-    let Some((mask, ml)) = mask else {
+    let Some(&(mask, ml)) = mask else {
         return Ok(None);
     };
     let mask = mask.as_slice::<T>()?;
@@ -171,20 +173,23 @@ unsafe fn run_masked<T: Element>(
     shape: &Shape,
 ) {
     let (size, scale) = (rows_and_cols(shape), op.scale);
-    match &mask {
-        Some(mask) => softmax_rows::run(x, y, Biased { scale, mask }, size),
-        None => {
-            let queries = op.causal.then(|| shape.dims()[shape.rank() - 2]);
-            softmax_rows::run(x, y, Scaled { scale, queries }, size)
+    // SAFETY: the caller's promise is the same.
+    unsafe {
+        match &mask {
+            Some(mask) => softmax_rows::run(x, y, Biased { scale, mask }, size),
+            None => {
+                let queries = op.causal.then(|| shape.dims()[shape.rank() - 2]);
+                softmax_rows::run(x, y, Scaled { scale, queries }, size)
+            }
         }
     }
 }
 
 pub fn backward(
     op: SoftmaxBwd,
-    (y, yl): (&CpuStorage, &Layout),
-    (g, gl): (&CpuStorage, &Layout),
-) -> Result<(CpuStorage, Shape)> {
+    (y, yl): Arg<CpuStorage>,
+    (g, gl): Arg<CpuStorage>,
+) -> OpResult<CpuStorage> {
     let out = with_float!(NAME, y, |y: &[T]| {
         let g = g.as_slice::<T>()?;
         with_log!(op.log, LOG => backward_as::<T, LOG>(op, (y, yl), (g, gl))).map(T::wrap)

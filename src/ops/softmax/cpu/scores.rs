@@ -41,11 +41,13 @@ impl<T: Element> Score<T> for Plain {
 
     #[inline(always)]
     unsafe fn load<S: Simd>(&self, s: S, x: *const T, _: *const T) -> S::F {
-        T::load(s, x)
+        // SAFETY: x has a vector.
+        unsafe { T::load(s, x) }
     }
     #[inline(always)]
     unsafe fn load_partial<S: Simd>(&self, s: S, x: *const T, _: *const T, n: usize) -> S::F {
-        T::load_partial(s, x, n, f32::NEG_INFINITY)
+        // SAFETY: x has n elements.
+        unsafe { T::load_partial(s, x, n, f32::NEG_INFINITY) }
     }
 }
 
@@ -66,13 +68,17 @@ impl<T: Element> Score<T> for Scaled {
     }
     #[inline(always)]
     unsafe fn load<S: Simd>(&self, s: S, x: *const T, _: *const T) -> S::F {
-        s.mul(T::load(s, x), s.splat(self.scale))
+        // SAFETY: x has a vector.
+        unsafe { s.mul(T::load(s, x), s.splat(self.scale)) }
     }
     #[inline(always)]
     unsafe fn load_partial<S: Simd>(&self, s: S, x: *const T, _: *const T, n: usize) -> S::F {
-        let x = T::load_partial(s, x, n, 0.0);
-        let end = f32::load_partial(s, [0.0; MAX_LANES].as_ptr(), n, f32::NEG_INFINITY);
-        s.fma(x, s.splat(self.scale), end)
+        // SAFETY: x has n elements, and n is less than MAX_LANES.
+        unsafe {
+            let x = T::load_partial(s, x, n, 0.0);
+            let end = f32::load_partial(s, [0.0; MAX_LANES].as_ptr(), n, f32::NEG_INFINITY);
+            s.fma(x, s.splat(self.scale), end)
+        }
     }
 }
 
@@ -90,12 +96,16 @@ impl<T: Element> Score<T> for Biased<'_, T> {
     }
     #[inline(always)]
     unsafe fn load<S: Simd>(&self, s: S, x: *const T, bias: *const T) -> S::F {
-        s.fma(T::load(s, x), s.splat(self.scale), T::load(s, bias))
+        // SAFETY: x and the mask have a vector.
+        unsafe { s.fma(T::load(s, x), s.splat(self.scale), T::load(s, bias)) }
     }
     #[inline(always)]
     unsafe fn load_partial<S: Simd>(&self, s: S, x: *const T, bias: *const T, n: usize) -> S::F {
-        let bias = T::load_partial(s, bias, n, f32::NEG_INFINITY);
-        s.fma(T::load_partial(s, x, n, 0.0), s.splat(self.scale), bias)
+        // SAFETY: x and the mask have n elements.
+        unsafe {
+            let bias = T::load_partial(s, bias, n, f32::NEG_INFINITY);
+            s.fma(T::load_partial(s, x, n, 0.0), s.splat(self.scale), bias)
+        }
     }
 }
 
@@ -127,7 +137,8 @@ impl<T: Element, P: Score<T>> ScoreRow<T, P> {
     /// `new` was given a row that x and the score have, of `cols` elements, and `i + S::LANES <= len`.
     #[inline(always)]
     pub unsafe fn load<S: Simd>(&self, s: S, i: usize) -> S::F {
-        self.score.load(s, self.x.add(i), self.bias.add(i))
+        // SAFETY: the row has `len` elements, of which a vector is left from i on. Without a mask `bias` is x's row.
+        unsafe { self.score.load(s, self.x.add(i), self.bias.add(i)) }
     }
 
     /// The scores from `i` up to `end`, then −∞.
@@ -136,7 +147,10 @@ impl<T: Element, P: Score<T>> ScoreRow<T, P> {
     /// `new` was given a row that x and the score have, of `cols` elements; `i <= end <= len` and `end < i + S::LANES`.
     #[inline(always)]
     pub unsafe fn load_tail<S: Simd>(&self, s: S, i: usize, end: usize) -> S::F {
-        let (x, bias) = (self.x.add(i), self.bias.add(i));
-        self.score.load_partial(s, x, bias, end - i)
+        // SAFETY: the row has `len` elements, of which end − i are left from i on.
+        unsafe {
+            let (x, bias) = (self.x.add(i), self.bias.add(i));
+            self.score.load_partial(s, x, bias, end - i)
+        }
     }
 }

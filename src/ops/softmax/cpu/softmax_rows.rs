@@ -1,4 +1,4 @@
-//! SoftmaxRows over rows: find the maximum, compute the exponentials and their sum, normalise.
+//! Softmax over rows: find the maximum, compute the exponentials and their sum, normalise.
 //!
 //! The exponentials of a whole row stay in f32 between the last two steps, in the output itself if that is f32. Rows that
 //! are cut into blocks compute them twice instead.
@@ -21,7 +21,8 @@ pub unsafe fn run<T: Element, P: Score<T>>(
     score: P,
     [rows, cols]: [usize; 2],
 ) {
-    two_pass::run(SoftmaxRows { x, y, cols, score }, rows, cols)
+    // SAFETY: the op's x and y have these rows, and so has the score's mask.
+    unsafe { two_pass::run(SoftmaxRows { x, y, cols, score }, rows, cols) }
 }
 
 #[derive(Clone, Copy)]
@@ -71,7 +72,8 @@ impl<T: Element, P: Score<T>> TwoPassRow for SoftmaxRows<'_, T, P> {
 
     #[inline(always)]
     unsafe fn measure<S: Simd>(&self, s: S, row: usize, cols: Range<usize>) -> MaxSum {
-        MaxSum::measure(s, self.scores(row), cols)
+        // SAFETY: x has this row of `cols` elements, and these columns lie in it.
+        unsafe { MaxSum::measure(s, self.scores(row), cols) }
     }
 
     fn join(&self, a: MaxSum, b: MaxSum) -> MaxSum {
@@ -80,82 +82,91 @@ impl<T: Element, P: Score<T>> TwoPassRow for SoftmaxRows<'_, T, P> {
 
     #[inline(always)]
     unsafe fn apply<S: Simd>(&self, s: S, row: usize, cols: Range<usize>, stat: MaxSum) {
-        let (scores, y) = (self.scores(row), self.y.get().add(row * self.cols));
-        let end = cols.end.min(scores.len).max(cols.start);
-        let full = cols.start + (end - cols.start) / S::LANES * S::LANES;
-        let subtract = s.splat(Self::subtrahend(stat.max));
-        let inverse = s.splat(Self::inverse(stat.sum));
-        let mut i = cols.start;
-        while i < full {
-            let e = math::exp_nonpositive(s, s.sub(scores.load(s, i), subtract));
-            T::store(s, y.add(i), s.mul(e, inverse));
-            i += S::LANES;
+        // SAFETY: x and y have this row of `cols` elements. All columns from `cols.start` to `end` have a score: `end` is at
+        // most `scores.len`, or else `cols.start`. No other thread is given any of the columns.
+        unsafe {
+            let (scores, y) = (self.scores(row), self.y.get().add(row * self.cols));
+            let end = cols.end.min(scores.len).max(cols.start);
+            let full = cols.start + (end - cols.start) / S::LANES * S::LANES;
+            let subtract = s.splat(Self::subtrahend(stat.max));
+            let inverse = s.splat(Self::inverse(stat.sum));
+            let mut i = cols.start;
+            while i < full {
+                let e = math::exp_nonpositive(s, s.sub(scores.load(s, i), subtract));
+                T::store(s, y.add(i), s.mul(e, inverse));
+                i += S::LANES;
+            }
+            if full < end {
+                let e = math::exp_nonpositive(s, s.sub(scores.load_tail(s, full, end), subtract));
+                T::store_partial(s, y.add(full), end - full, s.mul(e, inverse));
+            }
+            y.add(end).write_bytes(0, cols.end - end);
         }
-        if full < end {
-            let e = math::exp_nonpositive(s, s.sub(scores.load_tail(s, full, end), subtract));
-            T::store_partial(s, y.add(full), end - full, s.mul(e, inverse));
-        }
-        y.add(end).write_bytes(0, cols.end - end);
     }
 
     #[inline(always)]
     unsafe fn process_row<S: Simd>(&self, s: S, row: usize, cols: usize, scratch: *mut f32) {
-        let (scores, y) = (self.scores(row), self.y.get().add(row * cols));
-        let e = if Self::IS_F32 { y.cast() } else { scratch };
-        let full = scores.len / S::LANES * S::LANES;
-        let has_tail = full < scores.len;
+        // SAFETY: x and y have this row of `cols` elements, of which the first `scores.len` have a score, and `full` is at most
+        // that. `e` has room for as many f32 and a vector more if it is the scratch, for `cols` if it is y, and only whole
+        // vectors of the first `full` elements are stored to it.
+        unsafe {
+            let (scores, y) = (self.scores(row), self.y.get().add(row * cols));
+            let e = if Self::IS_F32 { y.cast() } else { scratch };
+            let full = scores.len / S::LANES * S::LANES;
+            let has_tail = full < scores.len;
 
-        // Find the maximum. Scores that are computed are stored, for the second pass.
-        let lowest = s.splat(f32::NEG_INFINITY);
-        let mut tail = lowest;
-        if has_tail {
-            tail = scores.load_tail(s, full, scores.len);
-        }
-        // `max` returns its second operand if either is NaN. The maximum so far is second, so that a NaN is passed over
-        // here; the sum will find it.
-        let mut max = [s.max(tail, lowest), lowest, lowest, lowest];
-        let mut i = 0;
-        while i < full {
-            let v = scores.load(s, i);
-            if P::MASKED {
-                s.store_f32(e.add(i), v);
+            // Find the maximum. Scores that are computed are stored, for the second pass.
+            let lowest = s.splat(f32::NEG_INFINITY);
+            let mut tail = lowest;
+            if has_tail {
+                tail = scores.load_tail(s, full, scores.len);
             }
-            max = [max[1], max[2], max[3], s.max(v, max[0])];
-            i += S::LANES;
-        }
-        let max = s.reduce_max(s.max(s.max(max[0], max[1]), s.max(max[2], max[3])));
+            // `max` returns its second operand if either is NaN. The maximum so far is second, so that a NaN is passed over
+            // here; the sum will find it.
+            let mut max = [s.max(tail, lowest), lowest, lowest, lowest];
+            let mut i = 0;
+            while i < full {
+                let v = scores.load(s, i);
+                if P::MASKED {
+                    s.store_f32(e.add(i), v);
+                }
+                max = [max[1], max[2], max[3], s.max(v, max[0])];
+                i += S::LANES;
+            }
+            let max = s.reduce_max(s.max(s.max(max[0], max[1]), s.max(max[2], max[3])));
 
-        // Compute the exponentials and their sum.
-        let subtract = s.splat(Self::subtrahend(max));
-        tail = math::exp_nonpositive(s, s.sub(tail, subtract));
-        let mut sum = [s.splat(0.0); 2];
-        i = 0;
-        while i < full {
-            let v = match P::MASKED {
-                true => s.load_f32(e.add(i)),
-                false => scores.load(s, i),
-            };
-            let v = math::exp_nonpositive(s, s.sub(v, subtract));
-            s.store_f32(e.add(i), v);
-            sum = [sum[1], s.add(sum[0], v)];
-            i += S::LANES;
-        }
-        if has_tail {
-            sum[0] = s.add(sum[0], tail);
-        }
-        let sum = s.reduce_add(s.add(sum[0], sum[1]));
+            // Compute the exponentials and their sum.
+            let subtract = s.splat(Self::subtrahend(max));
+            tail = math::exp_nonpositive(s, s.sub(tail, subtract));
+            let mut sum = [s.splat(0.0); 2];
+            i = 0;
+            while i < full {
+                let v = match P::MASKED {
+                    true => s.load_f32(e.add(i)),
+                    false => scores.load(s, i),
+                };
+                let v = math::exp_nonpositive(s, s.sub(v, subtract));
+                s.store_f32(e.add(i), v);
+                sum = [sum[1], s.add(sum[0], v)];
+                i += S::LANES;
+            }
+            if has_tail {
+                sum[0] = s.add(sum[0], tail);
+            }
+            let sum = s.reduce_add(s.add(sum[0], sum[1]));
 
-        // Normalise.
-        let inverse = s.splat(Self::inverse(sum));
-        i = 0;
-        while i < full {
-            T::store(s, y.add(i), s.mul(s.load_f32(e.add(i)), inverse));
-            i += S::LANES;
+            // Normalise.
+            let inverse = s.splat(Self::inverse(sum));
+            i = 0;
+            while i < full {
+                T::store(s, y.add(i), s.mul(s.load_f32(e.add(i)), inverse));
+                i += S::LANES;
+            }
+            if has_tail {
+                let left = scores.len - full;
+                T::store_partial(s, y.add(full), left, s.mul(tail, inverse));
+            }
+            y.add(scores.len).write_bytes(0, cols - scores.len);
         }
-        if has_tail {
-            let left = scores.len - full;
-            T::store_partial(s, y.add(full), left, s.mul(tail, inverse));
-        }
-        y.add(scores.len).write_bytes(0, cols - scores.len);
     }
 }

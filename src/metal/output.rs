@@ -1,0 +1,35 @@
+//! What a launch writes: a new storage, or a tensor in place.
+
+use super::{alloc, finish, InPlace, Operand};
+use crate::op::ArgMut;
+use candle_core::backend::BackendStorage;
+use candle_core::{MetalStorage, Result};
+use candle_metal_kernels::metal::Buffer;
+
+/// A storage of `count` elements, of x's dtype and on its device, which `launch` writes. It is not called where there is
+/// nothing to write.
+pub(crate) fn build(
+    x: &MetalStorage,
+    count: usize,
+    launch: impl FnOnce(&Buffer) -> Result<()>,
+) -> Result<MetalStorage> {
+    let out = alloc(x.device(), count, x.dtype())?;
+    if count > 0 {
+        launch(&out)?;
+    }
+    Ok(finish(out, x.device(), count, x.dtype()))
+}
+
+/// Overwrites x: `launch` gets its storage, and an operand whose elements are in their places for
+/// [`Launch::inout`](super::Launch::inout). It is not called where there is nothing to write.
+pub(crate) fn update(
+    (x, l): ArgMut<MetalStorage>,
+    launch: impl FnOnce(&MetalStorage, &Operand<'_>) -> Result<()>,
+) -> Result<()> {
+    if l.shape().elem_count() == 0 {
+        return Ok(());
+    }
+    let target = InPlace::new(x, l)?;
+    launch(x, target.operand())?;
+    target.commit()
+}
