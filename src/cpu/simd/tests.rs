@@ -16,35 +16,23 @@ impl Kernel for Lanes<'_> {
             unsafe {
                 let v = s.load_f32(x.as_ptr());
                 s.store_f16(out16.as_mut_ptr(), v);
-                for (&x, &bits) in x.iter().zip(&out16) {
-                    let want = f16::from_f32(x);
-                    assert!(
-                        same(want.to_f32(), f16::from_bits(bits).to_f32()),
-                        "f16({x})"
-                    );
-                }
                 s.store_f32(out32.as_mut_ptr(), s.load_f16(out16.as_ptr()));
-                for (&bits, &wide) in out16.iter().zip(&out32[..S::LANES]) {
-                    assert!(
-                        same(f16::from_bits(bits).to_f32(), wide),
-                        "widen f16 {bits:#x}"
-                    );
-                }
+                check_16_bits(
+                    x,
+                    &out16,
+                    &out32,
+                    |x| f16::from_f32(x).to_f32(),
+                    |b| f16::from_bits(b).to_f32(),
+                );
                 s.store_bf16(out16.as_mut_ptr(), v);
-                for (&x, &bits) in x.iter().zip(&out16) {
-                    let want = bf16::from_f32(x);
-                    assert!(
-                        same(want.to_f32(), bf16::from_bits(bits).to_f32()),
-                        "bf16({x})"
-                    );
-                }
                 s.store_f32(out32.as_mut_ptr(), s.load_bf16(out16.as_ptr()));
-                for (&bits, &wide) in out16.iter().zip(&out32[..S::LANES]) {
-                    assert!(
-                        same(bf16::from_bits(bits).to_f32(), wide),
-                        "widen bf16 {bits:#x}"
-                    );
-                }
+                check_16_bits(
+                    x,
+                    &out16,
+                    &out32,
+                    |x| bf16::from_f32(x).to_f32(),
+                    |b| bf16::from_bits(b).to_f32(),
+                );
                 let bytes: [u8; MAX_LANES] = std::array::from_fn(|i| (x[0].to_bits() >> i) as u8);
                 let wide = s.load_u8(bytes.as_ptr());
                 let floats = s.to_array(s.to_float(wide));
@@ -74,6 +62,20 @@ impl Kernel for Lanes<'_> {
                 }
             }
         }
+    }
+}
+
+/// Whether `bits` are what x rounds to, and `wide` what they stand for.
+fn check_16_bits(
+    x: &[f32],
+    bits: &[u16],
+    wide: &[f32],
+    round: impl Fn(f32) -> f32,
+    widen: impl Fn(u16) -> f32,
+) {
+    for (i, &x) in x.iter().enumerate() {
+        assert!(same(round(x), widen(bits[i])), "{x} as {:#x}", bits[i]);
+        assert!(same(widen(bits[i]), wide[i]), "widened {:#x}", bits[i]);
     }
 }
 
