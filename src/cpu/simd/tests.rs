@@ -1,4 +1,5 @@
 use super::*;
+use crate::cpu::element::Element;
 use half::{bf16, f16};
 
 /// Checks conversions, comparisons and reductions of one instruction set, lane by lane.
@@ -9,30 +10,12 @@ impl Kernel for Lanes<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let mut out32 = [0f32; MAX_LANES];
-        let mut out16 = [0u16; MAX_LANES];
         for x in self.0.chunks_exact(S::LANES) {
             // SAFETY: `x` has LANES values, the outputs at least as many.
             unsafe {
                 let v = s.load_f32(x.as_ptr());
-                s.store_f16(out16.as_mut_ptr(), v);
-                s.store_f32(out32.as_mut_ptr(), s.load_f16(out16.as_ptr()));
-                check_16_bits(
-                    x,
-                    &out16,
-                    &out32,
-                    |x| f16::from_f32(x).to_f32(),
-                    |b| f16::from_bits(b).to_f32(),
-                );
-                s.store_bf16(out16.as_mut_ptr(), v);
-                s.store_f32(out32.as_mut_ptr(), s.load_bf16(out16.as_ptr()));
-                check_16_bits(
-                    x,
-                    &out16,
-                    &out32,
-                    |x| bf16::from_f32(x).to_f32(),
-                    |b| bf16::from_bits(b).to_f32(),
-                );
+                check_16_bits::<S, f16>(s, x);
+                check_16_bits::<S, bf16>(s, x);
                 let bytes: [u8; MAX_LANES] = std::array::from_fn(|i| (x[0].to_bits() >> i) as u8);
                 let wide = s.load_u8(bytes.as_ptr());
                 let floats = s.to_array(s.to_float(wide));
@@ -65,17 +48,19 @@ impl Kernel for Lanes<'_> {
     }
 }
 
-/// Whether `bits` are what x rounds to, and `wide` what they stand for.
-fn check_16_bits(
-    x: &[f32],
-    bits: &[u16],
-    wide: &[f32],
-    round: impl Fn(f32) -> f32,
-    widen: impl Fn(u16) -> f32,
-) {
+/// Rounds a vector to a 16-bit type and widens it again.
+#[inline(always)]
+fn check_16_bits<S: Simd, T: Element>(s: S, x: &[f32]) {
+    assert_eq!(x.len(), S::LANES);
+    let mut narrow = [T::ZERO; MAX_LANES];
+    // SAFETY: `x` has LANES values, `narrow` MAX_LANES.
+    let wide = unsafe {
+        T::store(s, narrow.as_mut_ptr(), s.load_f32(x.as_ptr()));
+        s.to_array(T::load(s, narrow.as_ptr()))
+    };
     for (i, &x) in x.iter().enumerate() {
-        assert!(same(round(x), widen(bits[i])), "{x} as {:#x}", bits[i]);
-        assert!(same(widen(bits[i]), wide[i]), "widened {:#x}", bits[i]);
+        assert!(same(T::narrow(x).widen(), narrow[i].widen()), "{x} rounded");
+        assert!(same(narrow[i].widen(), wide[i]), "{:?} widened", narrow[i]);
     }
 }
 

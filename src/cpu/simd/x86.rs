@@ -15,9 +15,14 @@ entry_points! { Kernel -> K::Output:
     run_avx512 = Avx512(()), "avx512f,avx2,fma,f16c";
 }
 
-/// The methods that are one instruction in both sets, which `$run` enters.
+/// The types of an instruction set, which `$run` enters, and the methods that are one instruction in both sets.
 macro_rules! one_instruction_each {
-    ($column:ident, $run:ident) => {
+    ($column:ident, $run:ident, $lanes:literal of $F:ty, $I:ty, $M:ty) => {
+        const LANES: usize = $lanes;
+        type F = $F;
+        type I = $I;
+        type M = $M;
+
         #[inline(always)]
         fn call<K: Kernel>(self, kernel: K) -> K::Output {
             // SAFETY: the token `self` is made on a CPU that has the instructions, and nowhere else.
@@ -82,12 +87,7 @@ macro_rules! reduce {
 }
 
 impl Simd for Avx2 {
-    const LANES: usize = 8;
-    type F = __m256;
-    type I = __m256i;
-    type M = __m256;
-
-    one_instruction_each!(narrow, run_avx2);
+    one_instruction_each!(narrow, run_avx2, 8 of __m256, __m256i, __m256);
 
     intrinsics! {
         select(m: __m256, a: __m256, b: __m256) -> __m256 = _mm256_blendv_ps(b, a, m);
@@ -178,12 +178,7 @@ unsafe fn few_u16(p: *const u16, n: usize) -> __m128i {
 }
 
 impl Simd for Avx512 {
-    const LANES: usize = 16;
-    type F = __m512;
-    type I = __m512i;
-    type M = __mmask16;
-
-    one_instruction_each!(wide, run_avx512);
+    one_instruction_each!(wide, run_avx512, 16 of __m512, __m512i, __mmask16);
 
     intrinsics! {
         select(m: __mmask16, a: __m512, b: __m512) -> __m512 = _mm512_mask_blend_ps(m, b, a);
