@@ -13,7 +13,8 @@ pub unsafe fn build<T: Copy>(n: usize, fill: impl FnOnce(*mut T)) -> Vec<T> {
     let mut data: Vec<T> = Vec::with_capacity(n);
     prefer_huge_pages(data.as_mut_ptr().cast(), n * size_of::<T>());
     fill(data.as_mut_ptr());
-    data.set_len(n);
+    // SAFETY: the capacity is n or more, and `fill` has initialised n elements.
+    unsafe { data.set_len(n) };
     data
 }
 

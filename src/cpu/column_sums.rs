@@ -45,7 +45,8 @@ fn sum_blocks<I: Element, O: Element>(
 ) -> Vec<O> {
     assert_eq!(x.len(), outer * n * inner);
     let blocks = n.div_ceil(block);
-    // SAFETY: the tiles of all blocks are disjoint and cover all of the output.
+    // SAFETY: the tiles of all blocks are disjoint and cover all of the output. Block `at` has the rows from `row` on of its
+    // outer index, as far as there are n.
     unsafe {
         alloc::build(outer * blocks * inner, |out: *mut O| {
             let out = Shared::new(out);
@@ -74,7 +75,8 @@ pub unsafe fn sum_rows<T: Element>(x: &[f32], stride: usize, cols: usize, out: *
     for_each_tile(1, rows, cols, |_, tile, cols| {
         dispatch(SumRows {
             x: if rows == 0 { x } else { &x[tile..] },
-            out: Shared::new(out.get().add(tile)),
+            // SAFETY: tiles lie within the columns, for which `out` has room.
+            out: Shared::new(unsafe { out.get().add(tile) }),
             rows,
             stride,
             cols,
@@ -117,10 +119,11 @@ impl<I: Element, O: Element> Kernel for SumRows<'_, I, O> {
         let p = sums.as_mut_ptr().cast::<f32>();
         let full = self.cols / S::LANES * S::LANES;
         let left = self.cols - full;
-        debug_assert!(self.cols <= TILE);
-        debug_assert!(self.rows == 0 || self.x.len() >= (self.rows - 1) * self.stride + self.cols);
-        // SAFETY: in each row of x and in `out`, whole vectors end at `full` and the partial one at `cols`. `sums` has room
-        // for a vector more than `cols` and is zeroed as far as it is read.
+        assert!(self.cols <= TILE);
+        assert!(self.rows == 0 || self.x.len() >= (self.rows - 1) * self.stride + self.cols);
+        // SAFETY: x has `cols` elements in each row, and so has `out` (this struct is made above alone); whole vectors end
+        // at `full` and the partial one at `cols`. `sums` has room for a vector more than `cols` ≤ TILE and is zeroed as far
+        // as it is read.
         unsafe {
             let mut c = 0;
             while c < self.cols {

@@ -64,14 +64,14 @@ impl<'a, T: Element> Matrix<'a, T> {
     pub fn rows(self, range: Range<usize>) -> Self {
         assert!(range.end <= self.rows);
         Matrix {
-            data: self.from_row(range.start),
+            data: self.data_from_row(range.start),
             rows: range.len(),
             ..self
         }
     }
 
     /// The data from the first element of row `i` on; nothing if the matrix has no elements.
-    fn from_row(&self, i: usize) -> &'a [T] {
+    fn data_from_row(&self, i: usize) -> &'a [T] {
         &self.data[(i * self.row).min(self.data.len())..]
     }
 
@@ -170,7 +170,7 @@ impl<T: Element> Kernel for Widen<'_, T> {
         assert_eq!(to.len(), from.rows * from.cols);
         let scales = s.splat(scale);
         for (i, to) in to.chunks_exact_mut(from.cols.max(1)).enumerate() {
-            let row = from.from_row(i);
+            let row = from.data_from_row(i);
             if !from.has_dense_rows() {
                 for (j, to) in to.iter_mut().enumerate() {
                     // SAFETY: i < rows and j < cols, and a matrix has all of its elements.
