@@ -7,8 +7,8 @@ use super::parallel::{self, Shared};
 use super::simd::{dispatch, Kernel, Simd, MAX_LANES};
 use std::mem::MaybeUninit;
 
-/// Elements that are read and added in the time of one unit of [`parallel`]'s cost, and more: one core adds
-/// as fast as the caches deliver, so that a second one helps with what comes from memory only.
+/// Elements that count as one unit of [`parallel`]'s cost. One core adds as fast as the caches deliver, and a second one
+/// helps only with what comes from memory: with this, sums are shared out from 16 MB of f32 on.
 pub const ADDS_PER_COST: usize = 32;
 
 /// The columns that one thread sums at a time: 4 KB of accumulators stay in the L1 cache, and the
@@ -20,13 +20,16 @@ pub fn sum_middle<T: Element>(x: &[T], [outer, n, inner]: [usize; 3]) -> Vec<T> 
     if n == 0 {
         return vec![T::ZERO; outer * inner];
     }
-    // Rows are cut into blocks where the columns alone give too few tiles to share out; at least 16 rows, so that the
-    // partial sums stay a small part of what is read.
+    /// Fewer elements, 1 MB of f32, are summed in one block.
+    const LARGE: usize = 256 * 1024;
+    /// Where the columns alone give fewer tiles to share out, rows are cut into blocks.
+    const MIN_TILES: usize = 32;
+    /// Shorter blocks would make the partial sums more than a small part of what is read.
+    const MIN_BLOCK: usize = 16;
     let tiles = outer * inner.div_ceil(TILE);
-    let blocks = if n * inner * outer < 256 * 1024 {
-        1
-    } else {
-        32usize.div_ceil(tiles).min(n / 16).max(1)
+    let blocks = match n * inner * outer {
+        LARGE.. => MIN_TILES.div_ceil(tiles).min(n / MIN_BLOCK).max(1),
+        _ => 1,
     };
     if blocks == 1 {
         return sum_blocks(x, [outer, n, inner], n);

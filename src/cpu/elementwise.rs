@@ -357,6 +357,7 @@ unsafe fn run<T: Element, const I: usize, const O: usize>(
     outputs: [Cursor<T>; O],
     op: &dyn ErasedOp<T, I, O>,
 ) {
+    // Ranges of 64 elements, so that no two threads write to one cache line of an output that begins at one.
     parallel::ranges(n, op.cost(), 64, |range| {
         let mut inputs = inputs.map(|c| c.seek(range.start));
         let mut outputs = outputs.map(|c| c.seek(range.start));

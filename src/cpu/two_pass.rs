@@ -20,7 +20,7 @@ pub trait TwoPassRow: Copy + Send + Sync {
     /// What has to be known of a row before it can be written.
     type Stat: Copy + Send + Sync;
 
-    /// From this number of rows on, rows are not cut into blocks.
+    /// From this number of rows on, rows are not cut into blocks: whole rows are work for as many threads.
     const WHOLE_FROM: usize = 8;
     /// Columns of a block: 64 KB of f32, so that a row of `LONG` gives work to four threads. An op whose output must be
     /// cut at other columns sets it.

@@ -30,38 +30,18 @@ macro_rules! one_instruction_each {
         type F = $floats;
 
         intrinsics! { $column:
-            () -> Self::Sum {
-                zero = _mm256_setzero_si256, _mm512_setzero_si512;
-            }
-            (sum: Self::Sum) -> Self::Sum {
-                times_256 = _mm256_slli_epi32::<8>, _mm512_slli_epi32::<8>;
-            }
-            (sum: Self::Sum) -> Self::F {
-                to_float = _mm256_cvtepi32_ps, _mm512_cvtepi32_ps;
-            }
-            (x: f32) -> Self::F {
-                splat = _mm256_set1_ps, _mm512_set1_ps;
-            }
-            (a: Self::F, b: Self::F) -> Self::F {
-                mul = _mm256_mul_ps, _mm512_mul_ps;
-            }
-            (a: Self::F, b: Self::F, c: Self::F) -> Self::F {
-                fma = _mm256_fmadd_ps, _mm512_fmadd_ps;
-            }
+            () -> Self::Sum { zero = _mm256_setzero_si256, _mm512_setzero_si512; }
+            (sum: Self::Sum) -> Self::Sum { times_256 = _mm256_slli_epi32::<8>, _mm512_slli_epi32::<8>; }
+            (sum: Self::Sum) -> Self::F { to_float = _mm256_cvtepi32_ps, _mm512_cvtepi32_ps; }
+            (x: f32) -> Self::F { splat = _mm256_set1_ps, _mm512_set1_ps; }
+            (a: Self::F, b: Self::F) -> Self::F { mul = _mm256_mul_ps, _mm512_mul_ps; }
+            (a: Self::F, b: Self::F, c: Self::F) -> Self::F { fma = _mm256_fmadd_ps, _mm512_fmadd_ps; }
         }
         memory_intrinsics! { $column:
-            (p: *const u8) -> Self::V {
-                load = _mm256_loadu_si256, _mm512_loadu_si512;
-            }
-            (p: *const i32) -> Self::Sum {
-                load_i32 = _mm256_loadu_si256, _mm512_loadu_si512;
-            }
-            (p: *const f32) -> Self::F {
-                load_f32 = _mm256_loadu_ps, _mm512_loadu_ps;
-            }
-            (p: *mut f32, x: Self::F) -> () {
-                store_f32 = _mm256_storeu_ps, _mm512_storeu_ps;
-            }
+            (p: *const u8) -> Self::V { load = _mm256_loadu_si256, _mm512_loadu_si512; }
+            (p: *const i32) -> Self::Sum { load_i32 = _mm256_loadu_si256, _mm512_loadu_si512; }
+            (p: *const f32) -> Self::F { load_f32 = _mm256_loadu_ps, _mm512_loadu_ps; }
+            (p: *mut f32, x: Self::F) -> () { store_f32 = _mm256_storeu_ps, _mm512_storeu_ps; }
         }
     };
 }

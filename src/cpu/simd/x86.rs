@@ -30,9 +30,7 @@ macro_rules! one_instruction_each {
         }
 
         intrinsics! { $column:
-            (x: f32) -> Self::F {
-                splat = _mm256_set1_ps, _mm512_set1_ps;
-            }
+            (x: f32) -> Self::F { splat = _mm256_set1_ps, _mm512_set1_ps; }
             (a: Self::F, b: Self::F) -> Self::F {
                 add = _mm256_add_ps, _mm512_add_ps;
                 sub = _mm256_sub_ps, _mm512_sub_ps;
@@ -49,12 +47,8 @@ macro_rules! one_instruction_each {
                 lt = _mm256_cmp_ps::<_CMP_LT_OQ>, _mm512_cmp_ps_mask::<_CMP_LT_OQ>;
                 eq = _mm256_cmp_ps::<_CMP_EQ_OQ>, _mm512_cmp_ps_mask::<_CMP_EQ_OQ>;
             }
-            (x: i32) -> Self::I {
-                isplat = _mm256_set1_epi32, _mm512_set1_epi32;
-            }
-            (a: Self::F) -> Self::I {
-                bits = _mm256_castps_si256, _mm512_castps_si512;
-            }
+            (x: i32) -> Self::I { isplat = _mm256_set1_epi32, _mm512_set1_epi32; }
+            (a: Self::F) -> Self::I { bits = _mm256_castps_si256, _mm512_castps_si512; }
             (a: Self::I) -> Self::F {
                 float = _mm256_castsi256_ps, _mm512_castsi512_ps;
                 to_float = _mm256_cvtepi32_ps, _mm512_cvtepi32_ps;
@@ -67,12 +61,8 @@ macro_rules! one_instruction_each {
             }
         }
         memory_intrinsics! { $column:
-            (p: *const f32) -> Self::F {
-                load_f32 = _mm256_loadu_ps, _mm512_loadu_ps;
-            }
-            (p: *mut f32, x: Self::F) -> () {
-                store_f32 = _mm256_storeu_ps, _mm512_storeu_ps;
-            }
+            (p: *const f32) -> Self::F { load_f32 = _mm256_loadu_ps, _mm512_loadu_ps; }
+            (p: *mut f32, x: Self::F) -> () { store_f32 = _mm256_storeu_ps, _mm512_storeu_ps; }
         }
     };
 }
