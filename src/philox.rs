@@ -30,7 +30,7 @@ pub fn words<const N: usize>(seed: u64, counter: u64) -> [[u32; N]; 4] {
     c
 }
 
-/// Which elements stay, and by what they are scaled.
+/// Dropout's mask: which elements stay, and by what they are scaled.
 #[derive(Clone, Copy)]
 pub struct Mask {
     pub seed: u64,
@@ -49,8 +49,9 @@ impl Mask {
         }
     }
 
+    /// The factor of an element whose random word this is.
     #[inline(always)]
-    fn keep(&self, word: u32) -> f32 {
+    fn of_word(&self, word: u32) -> f32 {
         if word >= self.threshold {
             self.scale
         } else {
@@ -60,7 +61,7 @@ impl Mask {
 
     /// The factor of element i: 0 or the scale.
     pub fn factor(&self, i: usize) -> f32 {
-        self.keep(philox(self.seed, i as u64 / 4)[i % 4])
+        self.of_word(philox(self.seed, i as u64 / 4)[i % 4])
     }
 
     /// The factors of the elements from `start` on, which is a multiple of four.
@@ -69,7 +70,7 @@ impl Mask {
         let words = words::<{ BLOCK / 4 }>(self.seed, start as u64 / 4);
         for i in 0..BLOCK / 4 {
             for k in 0..4 {
-                out[4 * i + k] = self.keep(words[k][i]);
+                out[4 * i + k] = self.of_word(words[k][i]);
             }
         }
     }

@@ -2,9 +2,6 @@
 
 use std::sync::OnceLock;
 
-/// Allocations from this size on always come fresh from the kernel (glibc's largest mmap threshold).
-const FRESH_FROM: usize = 32 << 20;
-
 /// A vector of `n` elements that `fill` writes.
 ///
 /// # Safety
@@ -13,7 +10,8 @@ pub unsafe fn build<T: Copy>(n: usize, fill: impl FnOnce(*mut T)) -> Vec<T> {
     let mut data: Vec<T> = Vec::with_capacity(n);
     prefer_huge_pages(data.as_mut_ptr().cast(), n * size_of::<T>());
     fill(data.as_mut_ptr());
-    data.set_len(n);
+    // SAFETY: the capacity is n or more, and `fill` has initialised n elements.
+    unsafe { data.set_len(n) };
     data
 }
 
@@ -22,6 +20,8 @@ pub unsafe fn build<T: Copy>(n: usize, fill: impl FnOnce(*mut T)) -> Vec<T> {
 #[cfg(target_os = "linux")]
 fn prefer_huge_pages(p: *mut u8, bytes: usize) {
     const HUGE: usize = 2 << 20;
+    /// Allocations from this size on always come fresh from the kernel: glibc's largest mmap threshold.
+    const FRESH_FROM: usize = 32 << 20;
     if bytes < FRESH_FROM {
         return;
     }
@@ -32,9 +32,7 @@ fn prefer_huge_pages(p: *mut u8, bytes: usize) {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn prefer_huge_pages(_: *mut u8, bytes: usize) {
-    let _ = bytes < FRESH_FROM;
-}
+fn prefer_huge_pages(_: *mut u8, _: usize) {}
 
 /// The bytes of this machine's memory, or `usize::MAX` where the system does not say. An allocation of more than that may
 /// succeed, because systems hand out memory when it is first written, and then take the process down.

@@ -8,8 +8,8 @@ use super::pieces::{for_each_piece, Pieces};
 use super::simd::{dispatch, Kernel, Simd, MAX_LANES};
 use std::mem::MaybeUninit;
 
-/// Elements that are read and added in the time of one unit of [`parallel`]'s cost, and more: one core adds
-/// as fast as the caches deliver, so that a second one helps with what comes from memory only.
+/// Elements that count as one unit of [`parallel`]'s cost. One core adds as fast as the caches deliver, and a second one
+/// helps only with what comes from memory: with this, sums are shared out from 16 MB of f32 on.
 pub const ADDS_PER_COST: usize = 32;
 
 /// The columns that one thread sums at a time: 4 KB of accumulators stay in the L1 cache, and the
@@ -21,13 +21,16 @@ pub fn sum_middle<T: Element>(x: &[T], [outer, n, inner]: [usize; 3]) -> Vec<T> 
     if n == 0 {
         return vec![T::ZERO; outer * inner];
     }
-    // Rows are cut into blocks where the columns alone give too few tiles to share out; at least 16 rows, so that the
-    // partial sums stay a small part of what is read.
+    /// Fewer elements, 1 MB of f32, are summed in one block.
+    const LARGE: usize = 256 * 1024;
+    /// Where the columns alone give fewer tiles to share out, rows are cut into blocks.
+    const MIN_TILES: usize = 32;
+    /// Shorter blocks would make the partial sums more than a small part of what is read.
+    const MIN_BLOCK: usize = 16;
     let tiles = outer * inner.div_ceil(TILE);
-    let blocks = if n * inner * outer < 256 * 1024 {
-        1
-    } else {
-        32usize.div_ceil(tiles).min(n / 16).max(1)
+    let blocks = match n * inner * outer {
+        LARGE.. => MIN_TILES.div_ceil(tiles).min(n / MIN_BLOCK).max(1),
+        _ => 1,
     };
     if blocks == 1 {
         return sum_blocks(x, [outer, n, inner], n);
@@ -46,7 +49,8 @@ fn sum_blocks<I: Element, O: Element>(
 ) -> Vec<O> {
     assert_eq!(x.len(), outer * n * inner);
     let blocks = n.div_ceil(block);
-    // SAFETY: the tiles of all blocks are disjoint and cover all of the output.
+    // SAFETY: the tiles of all blocks are disjoint and cover all of the output. Block `at` has the rows from `row` on of its
+    // outer index, as far as there are n.
     unsafe {
         alloc::build(outer * blocks * inner, |out: *mut O| {
             let out = Shared::new(out);
@@ -75,7 +79,8 @@ pub unsafe fn sum_rows<T: Element>(x: &[f32], stride: usize, cols: usize, out: *
     for_each_tile(1, rows, cols, |_, tile, cols| {
         dispatch(SumRows {
             x: if rows == 0 { x } else { &x[tile..] },
-            out: Shared::new(out.get().add(tile)),
+            // SAFETY: tiles lie within the columns, for which `out` has room.
+            out: Shared::new(unsafe { out.get().add(tile) }),
             rows,
             stride,
             cols,
@@ -116,10 +121,10 @@ impl<I: Element, O: Element> Kernel for SumRows<'_, I, O> {
     fn run<S: Simd>(self, s: S) {
         let mut sums = MaybeUninit::<[f32; TILE + MAX_LANES]>::uninit();
         let sums = sums.as_mut_ptr().cast::<f32>();
-        debug_assert!(self.cols <= TILE);
-        debug_assert!(self.rows == 0 || self.x.len() >= (self.rows - 1) * self.stride + self.cols);
-        // SAFETY: each row of x, `out` and `sums` have `cols` elements; `sums` has a vector more, so that whole vectors of
-        // zeros may be stored, and its elements are read after they were written.
+        assert!(self.cols <= TILE);
+        assert!(self.rows == 0 || self.x.len() >= (self.rows - 1) * self.stride + self.cols);
+        // SAFETY: x has `cols` elements in each row, and so has `out` (this struct is made above alone). `sums` has a vector
+        // more than `cols` ≤ TILE, so that whole vectors of it may be loaded and stored, and is zeroed as far as it is read.
         unsafe {
             let mut c = 0;
             while c < self.cols {
@@ -162,16 +167,16 @@ struct AddFour<I> {
 impl<I: Element> Pieces for AddFour<I> {
     #[inline(always)]
     unsafe fn piece<S: Simd, const FULL: bool>(&self, s: S, at: usize, left: usize) {
-        let (x, stride) = (self.x.add(at), self.stride);
-        let rows = [x, x.add(stride), x.add(2 * stride), x.add(3 * stride)];
-        let mut loaded = [s.splat(0.0); 4];
-        for (row, x) in loaded.iter_mut().zip(rows) {
-            *row = I::load_piece::<S, FULL>(s, x, left);
+        let mut rows = [s.splat(0.0); 4];
+        // SAFETY: four rows have the elements that the caller names, and the sums have room for a whole vector from there on.
+        unsafe {
+            for (r, row) in rows.iter_mut().enumerate() {
+                *row = I::load_piece::<S, FULL>(s, self.x.add(at + r * self.stride), left);
+            }
+            let sum = s.add(s.add(rows[0], rows[1]), s.add(rows[2], rows[3]));
+            let sums = self.sums.add(at);
+            s.store_f32(sums, s.add(s.load_f32(sums), sum));
         }
-        let [a, b, c, d] = loaded;
-        let sum = s.add(s.add(a, b), s.add(c, d));
-        let sums = self.sums.add(at);
-        s.store_f32(sums, s.add(s.load_f32(sums), sum));
     }
 }
 
@@ -186,13 +191,16 @@ struct AddFew<I> {
 impl<I: Element> Pieces for AddFew<I> {
     #[inline(always)]
     unsafe fn piece<S: Simd, const FULL: bool>(&self, s: S, c: usize, left: usize) {
-        let mut sum = I::load_piece::<S, FULL>(s, self.x.add(c), left);
-        for r in 1..self.rows {
-            let x = self.x.add(c + r * self.stride);
-            sum = s.add(sum, I::load_piece::<S, FULL>(s, x, left));
+        // SAFETY: as for four rows.
+        unsafe {
+            let mut sum = I::load_piece::<S, FULL>(s, self.x.add(c), left);
+            for r in 1..self.rows {
+                let x = self.x.add(c + r * self.stride);
+                sum = s.add(sum, I::load_piece::<S, FULL>(s, x, left));
+            }
+            let sums = self.sums.add(c);
+            s.store_f32(sums, s.add(s.load_f32(sums), sum));
         }
-        let sums = self.sums.add(c);
-        s.store_f32(sums, s.add(s.load_f32(sums), sum));
     }
 }
 
@@ -205,7 +213,10 @@ struct Write<O> {
 impl<O: Element> Pieces for Write<O> {
     #[inline(always)]
     unsafe fn piece<S: Simd, const FULL: bool>(&self, s: S, c: usize, left: usize) {
-        let sum = s.load_f32(self.sums.add(c));
-        O::store_piece::<S, FULL>(s, self.out.add(c), left, sum);
+        // SAFETY: `out` has the elements that the caller names, and the sums have a whole vector from there on.
+        unsafe {
+            let sum = s.load_f32(self.sums.add(c));
+            O::store_piece::<S, FULL>(s, self.out.add(c), left, sum);
+        }
     }
 }

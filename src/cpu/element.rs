@@ -34,8 +34,9 @@ pub trait Element: WithDType + Send + Sync {
         const IDS: [f32; MAX_LANES] = [
             0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.,
         ];
-        let real = s.lt(s.load_f32(IDS.as_ptr()), s.splat(n as f32));
-        s.select(real, Self::load_few(s, p, n), s.splat(pad))
+        // SAFETY: no vector has more than the MAX_LANES of `IDS`, and the caller has n elements at `p`.
+        let (ids, x) = unsafe { (s.load_f32(IDS.as_ptr()), Self::load_few(s, p, n)) };
+        s.select(s.lt(ids, s.splat(n as f32)), x, s.splat(pad))
     }
 
     /// Stores the first `n` < `LANES` lanes.
@@ -50,10 +51,14 @@ pub trait Element: WithDType + Send + Sync {
     /// `p` is valid for reads of `min(left, LANES)` elements.
     #[inline(always)]
     unsafe fn load_upto<S: Simd>(s: S, p: *const Self, left: usize) -> S::F {
-        if left < S::LANES {
-            return Self::load_few(s, p, left);
+        // SAFETY: the caller has the fewer of `left` and LANES elements at `p`.
+        unsafe {
+            if left < S::LANES {
+                Self::load_few(s, p, left)
+            } else {
+                Self::load(s, p)
+            }
         }
-        Self::load(s, p)
     }
 
     /// Stores `LANES` lanes, or the fewer that are `left`.
@@ -62,10 +67,14 @@ pub trait Element: WithDType + Send + Sync {
     /// `p` is valid for writes of `min(left, LANES)` elements.
     #[inline(always)]
     unsafe fn store_upto<S: Simd>(s: S, p: *mut Self, left: usize, x: S::F) {
-        if left < S::LANES {
-            return Self::store_partial(s, p, left, x);
+        // SAFETY: the caller has room for the fewer of `left` and LANES elements at `p`.
+        unsafe {
+            if left < S::LANES {
+                Self::store_partial(s, p, left, x)
+            } else {
+                Self::store(s, p, x)
+            }
         }
-        Self::store(s, p, x)
     }
 
     /// A vector where `left` elements remain: all of it if `FULL`, else these and zeros.
@@ -74,10 +83,13 @@ pub trait Element: WithDType + Send + Sync {
     /// `p` is valid for reads of `LANES` elements if `FULL`, else of `left` < `LANES`.
     #[inline(always)]
     unsafe fn load_piece<S: Simd, const FULL: bool>(s: S, p: *const Self, left: usize) -> S::F {
-        if FULL {
-            Self::load(s, p)
-        } else {
-            Self::load_partial(s, p, left, 0.0)
+        // SAFETY: the caller has LANES elements at `p` if FULL, else `left`.
+        unsafe {
+            if FULL {
+                Self::load(s, p)
+            } else {
+                Self::load_partial(s, p, left, 0.0)
+            }
         }
     }
 
@@ -87,16 +99,21 @@ pub trait Element: WithDType + Send + Sync {
     /// `p` is valid for writes of `LANES` elements if `FULL`, else of `left` < `LANES`.
     #[inline(always)]
     unsafe fn store_piece<S: Simd, const FULL: bool>(s: S, p: *mut Self, left: usize, x: S::F) {
-        if FULL {
-            Self::store(s, p, x)
-        } else {
-            Self::store_partial(s, p, left, x)
+        // SAFETY: the caller has room for LANES elements at `p` if FULL, else for `left`.
+        unsafe {
+            if FULL {
+                Self::store(s, p, x)
+            } else {
+                Self::store_partial(s, p, left, x)
+            }
         }
     }
 }
 
+/// `type, CpuStorage's variant, zero; relu, widen, narrow; the type that Simd's methods take; load, load_few, store,
+/// store_few`
 macro_rules! element {
-    ($T:ty, $variant:ident, $zero:expr, $bits:ty, $load:ident, $load_few:ident, $store:ident, $store_few:ident, $relu:expr, $widen:expr, $narrow:expr) => {
+    ($T:ty, $variant:ident, $zero:expr; $relu:expr, $widen:expr, $narrow:expr; $bits:ty; $($access:ident),*) => {
         impl Element for $T {
             const ZERO: Self = $zero;
             fn wrap(data: Vec<Self>) -> CpuStorage {
@@ -114,22 +131,21 @@ macro_rules! element {
             fn narrow(x: f32) -> Self {
                 $narrow(x)
             }
-            #[inline(always)]
-            unsafe fn load<S: Simd>(s: S, p: *const Self) -> S::F {
-                s.$load(p.cast::<$bits>())
-            }
-            #[inline(always)]
-            unsafe fn load_few<S: Simd>(s: S, p: *const Self, n: usize) -> S::F {
-                s.$load_few(p.cast::<$bits>(), n)
-            }
-            #[inline(always)]
-            unsafe fn store<S: Simd>(s: S, p: *mut Self, x: S::F) {
-                s.$store(p.cast::<$bits>(), x)
-            }
-            #[inline(always)]
-            unsafe fn store_partial<S: Simd>(s: S, p: *mut Self, n: usize, x: S::F) {
-                s.$store_few(p.cast::<$bits>(), n, x)
-            }
+            element!(@access $bits, $($access),*);
+        }
+    };
+    (@access $bits:ty, $load:ident, $load_few:ident, $store:ident, $store_few:ident) => {
+        element!(@method load = $load, (p: *const Self as $bits) -> S::F);
+        element!(@method load_few = $load_few, (p: *const Self as $bits, n: usize) -> S::F);
+        element!(@method store = $store, (p: *mut Self as $bits, x: S::F) -> ());
+        element!(@method store_partial = $store_few, (p: *mut Self as $bits, n: usize, x: S::F) -> ());
+    };
+    (@method $name:ident = $simd:ident, ($p:ident: $pointer:ty as $bits:ty $(, $arg:ident: $ty:ty)*) -> $out:ty) => {
+        #[inline(always)]
+        unsafe fn $name<S: Simd>(s: S, $p: $pointer $(, $arg: $ty)*) -> $out {
+            // SAFETY: an element is as large as its bits, and the caller has as many of them as the method of `Simd`, which
+            // bears the same name, asks for.
+            unsafe { s.$simd($p.cast::<$bits>() $(, $arg)*) }
         }
     };
 }
@@ -144,45 +160,21 @@ fn relu_bits(bits: u16, infinity: u16) -> u16 {
     }
 }
 
-element!(
-    f32,
-    F32,
-    0.0,
-    f32,
-    load_f32,
-    load_few_f32,
-    store_f32,
-    store_few_f32,
-    |x: f32| if x > 0.0 { x } else { 0.0 },
-    |x| x,
-    |x| x
-);
-element!(
-    f16,
-    F16,
-    f16::ZERO,
-    u16,
-    load_f16,
-    load_few_f16,
-    store_f16,
-    store_few_f16,
-    |x: f16| f16::from_bits(relu_bits(x.to_bits(), f16::INFINITY.to_bits())),
-    widen_f16,
-    narrow_f16
-);
-element!(
-    bf16,
-    BF16,
-    bf16::ZERO,
-    u16,
-    load_bf16,
-    load_few_bf16,
-    store_bf16,
-    store_few_bf16,
-    |x: bf16| bf16::from_bits(relu_bits(x.to_bits(), bf16::INFINITY.to_bits())),
-    bf16::to_f32,
-    bf16::from_f32
-);
+element! {
+    f32, F32, 0.0;
+    |x: f32| if x > 0.0 { x } else { 0.0 }, |x| x, |x| x;
+    f32; load_f32, load_few_f32, store_f32, store_few_f32
+}
+element! {
+    f16, F16, f16::ZERO;
+    |x: f16| f16::from_bits(relu_bits(x.to_bits(), f16::INFINITY.to_bits())), widen_f16, narrow_f16;
+    u16; load_f16, load_few_f16, store_f16, store_few_f16
+}
+element! {
+    bf16, BF16, bf16::ZERO;
+    |x: bf16| bf16::from_bits(relu_bits(x.to_bits(), bf16::INFINITY.to_bits())), bf16::to_f32, bf16::from_f32;
+    u16; load_bf16, load_few_bf16, store_bf16, store_few_bf16
+}
 
 #[cfg(test)]
 mod tests {

@@ -60,18 +60,21 @@ pub unsafe fn map_run<S: Simd, T: Element, M: Map<I, O>, const I: usize, const O
             let mut args = [s.splat(0.0); I];
             // Plain loops: a closure might not inline into the target-feature function.
             for (arg, x) in args.iter_mut().zip(&x) {
-                *arg = T::load(s, x.add(i));
+                // SAFETY: i + LANES ≤ n, and each x has n elements.
+                *arg = unsafe { T::load(s, x.add(i)) };
             }
             let out = m.map(s, args);
             for (out, y) in out.iter().zip(&y) {
-                T::store(s, y.add(i), *out);
+                // SAFETY: i + LANES ≤ n, and each y has n elements.
+                unsafe { T::store(s, y.add(i), *out) };
             }
             i += S::LANES;
         }
         // The elements before the first vector and after the last.
         for (i, n) in [(0, head), (i, n - i)] {
             if n > 0 {
-                map_upto(s, m, x, y, i, n);
+                // SAFETY: both parts, head elements from 0 on and those that are left from i on, lie within n.
+                unsafe { map_upto(s, m, x, y, i, n) };
             }
         }
         return;
@@ -80,7 +83,8 @@ pub unsafe fn map_run<S: Simd, T: Element, M: Map<I, O>, const I: usize, const O
     // comparison that tells them apart takes no time.
     let (mut i, mut end) = (0, if head > 0 { head } else { n });
     while i < n {
-        map_upto(s, m, x, y, i, end - i);
+        // SAFETY: i < end ≤ n, and at most end − i elements are touched.
+        unsafe { map_upto(s, m, x, y, i, end - i) };
         i = end.min(i + S::LANES);
         end = n;
     }
@@ -101,11 +105,13 @@ unsafe fn map_upto<S: Simd, T: Element, M: Map<I, O>, const I: usize, const O: u
 ) {
     let mut args = [s.splat(0.0); I];
     for (arg, x) in args.iter_mut().zip(&x) {
-        *arg = T::load_upto(s, x.add(i), left);
+        // SAFETY: x has the fewer of `left` and LANES elements from i on.
+        *arg = unsafe { T::load_upto(s, x.add(i), left) };
     }
     let out = m.map(s, args);
     for (out, y) in out.iter().zip(&y) {
-        T::store_upto(s, y.add(i), left, *out);
+        // SAFETY: y has the fewer of `left` and LANES elements from i on.
+        unsafe { T::store_upto(s, y.add(i), left, *out) };
     }
 }
 
@@ -136,7 +142,7 @@ impl Walk {
     }
 }
 
-/// One operand: data and the walk over it.
+/// One operand: data and the walk over it, which stays within the data for as many elements as the op has.
 pub struct Input<'a, T: Element>(Cow<'a, [T]>, Walk);
 
 impl<'a, T: Element> Input<'a, T> {
@@ -204,7 +210,7 @@ impl<T: Element, P: ElementwiseOp<T, I, O>, const I: usize, const O: usize> Eras
     }
 }
 
-/// The arguments of [`ElementwiseOp::run`], whose contract the maker of this struct has been promised.
+/// The arguments of [`ElementwiseOp::run`]. `ErasedOp::run` alone makes this struct, and has the same contract.
 struct Run<T, P, const I: usize, const O: usize> {
     op: P,
     index: usize,
@@ -220,7 +226,7 @@ impl<T: Element, P: ElementwiseOp<T, I, O>, const I: usize, const O: usize> Kern
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        // SAFETY: `ErasedOp::run` alone makes this struct, under the same contract.
+        // SAFETY: these are the arguments of a call of `ErasedOp::run`, whose contract is the same.
         unsafe { self.op.run(s, self.index, self.x, self.y, self.n) }
     }
 }
@@ -257,7 +263,8 @@ fn build<T: Element, const I: usize, const O: usize>(
     let inputs = inputs
         .each_ref()
         .map(|i| Cursor::new(i.0.as_ptr().cast_mut(), i.1));
-    // SAFETY: the walks cover the O·n elements; inputs live until the end of this function.
+    // SAFETY: each walk over an output covers n of the O · n elements of the buffer, all of them together every element
+    // once. The walks over inputs stay within their data (see `Input`), which lives until the end of this function.
     unsafe {
         alloc::build(n * O, |p: *mut T| {
             run(n, inputs, walks.map(|w| Cursor::new(p, w)), op)
@@ -286,7 +293,8 @@ fn overwrite<T: Element, const I: usize, const N: usize>(
     for (cursor, input) in cursors[1..].iter_mut().zip(&inputs) {
         *cursor = Cursor::new(input.0.as_ptr().cast_mut(), input.1);
     }
-    // SAFETY: a vector is read whole before it is written, and by the same thread.
+    // SAFETY: the first input is the output: both are read and written at the same elements, a vector being read whole
+    // before it is written, by one thread. The walks over the other inputs stay within their data.
     unsafe { run(n, cursors, [own], op) }
 }
 
@@ -349,6 +357,7 @@ unsafe fn run<T: Element, const I: usize, const O: usize>(
     outputs: [Cursor<T>; O],
     op: &dyn ErasedOp<T, I, O>,
 ) {
+    // Ranges of 64 elements, so that no two threads write to one cache line of an output that begins at one.
     parallel::ranges(n, op.cost(), 64, |range| {
         let mut inputs = inputs.map(|c| c.seek(range.start));
         let mut outputs = outputs.map(|c| c.seek(range.start));
@@ -358,7 +367,8 @@ unsafe fn run<T: Element, const I: usize, const O: usize>(
             let n = runs.fold(range.end - index, usize::min);
             let x = inputs.map(|c| c.ptr().cast_const());
             let y = outputs.map(|c| c.ptr());
-            // SAFETY: no walk jumps within the next n elements.
+            // SAFETY: no walk jumps within the next n elements, so they are neighbours; index + n ≤ range.end, and no
+            // other range has these outputs.
             unsafe { op.run(index, x, y, n) };
             for c in inputs.iter_mut().chain(&mut outputs) {
                 c.advance(n);

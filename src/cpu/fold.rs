@@ -9,8 +9,13 @@ use super::simd::Simd;
 ///
 /// Law: the order of the elements changes no result but by rounding.
 pub trait Fold<const I: usize, const O: usize>: Copy {
+    /// How accumulators are joined to one.
+    const JOIN: Join = Join::Sum;
     /// What each accumulator holds before the first element: `join` with it changes nothing.
-    const START: f32 = 0.0;
+    const START: f32 = match Self::JOIN {
+        Join::Sum => 0.0,
+        Join::Max => f32::NEG_INFINITY,
+    };
     /// Elements of the inputs that fill the last vector where fewer than a vector's are left. A `step` with them changes
     /// no accumulator that has seen an element or holds `START`.
     fn pad(&self) -> [f32; I] {
@@ -21,13 +26,26 @@ pub trait Fold<const I: usize, const O: usize>: Copy {
     /// The accumulator of what `a` and `b` have seen.
     #[inline(always)]
     fn join<S: Simd>(s: S, a: S::F, b: S::F) -> S::F {
-        s.add(a, b)
+        match Self::JOIN {
+            Join::Sum => s.add(a, b),
+            Join::Max => s.max(a, b),
+        }
     }
     /// The lanes of an accumulator joined.
     #[inline(always)]
     fn finish<S: Simd>(s: S, acc: S::F) -> f32 {
-        s.reduce_add(acc)
+        match Self::JOIN {
+            Join::Sum => s.reduce_add(acc),
+            Join::Max => s.reduce_max(acc),
+        }
     }
+}
+
+/// What two accumulators of a [`Fold`] become.
+pub enum Join {
+    Sum,
+    /// None may be NaN.
+    Max,
 }
 
 /// Folds `n` elements from each of `p` on.
@@ -41,6 +59,7 @@ pub unsafe fn fold<S: Simd, T: Element, F: Fold<I, O>, const I: usize, const O: 
     p: [*const T; I],
     n: usize,
 ) -> [f32; O] {
+    /// An addition takes about four cycles, and its result is needed by the next one.
     const WAYS: usize = 4;
     let mut acc = [[s.splat(F::START); O]; WAYS];
     let mut x = [s.splat(0.0); I];
@@ -48,7 +67,8 @@ pub unsafe fn fold<S: Simd, T: Element, F: Fold<I, O>, const I: usize, const O: 
     while i + WAYS * S::LANES <= n {
         for (w, acc) in acc.iter_mut().enumerate() {
             for (x, p) in x.iter_mut().zip(&p) {
-                *x = T::load(s, p.add(i + w * S::LANES));
+                // SAFETY: i + WAYS · LANES ≤ n, and w < WAYS.
+                *x = unsafe { T::load(s, p.add(i + w * S::LANES)) };
             }
             *acc = f.step(s, *acc, x);
         }
@@ -56,7 +76,8 @@ pub unsafe fn fold<S: Simd, T: Element, F: Fold<I, O>, const I: usize, const O: 
     }
     while i + S::LANES <= n {
         for (x, p) in x.iter_mut().zip(&p) {
-            *x = T::load(s, p.add(i));
+            // SAFETY: i + LANES ≤ n.
+            *x = unsafe { T::load(s, p.add(i)) };
         }
         acc[0] = f.step(s, acc[0], x);
         i += S::LANES;
@@ -64,7 +85,8 @@ pub unsafe fn fold<S: Simd, T: Element, F: Fold<I, O>, const I: usize, const O: 
     if i < n {
         let pad = f.pad();
         for (k, x) in x.iter_mut().enumerate() {
-            *x = T::load_partial(s, p[k].add(i), n - i, pad[k]);
+            // SAFETY: n − i < LANES elements are left.
+            *x = unsafe { T::load_partial(s, p[k].add(i), n - i, pad[k]) };
         }
         acc[0] = f.step(s, acc[0], x);
     }
@@ -134,7 +156,7 @@ impl Fold<2, 1> for Dot {
 pub struct Max;
 
 impl Fold<1, 1> for Max {
-    const START: f32 = f32::NEG_INFINITY;
+    const JOIN: Join = Join::Max;
     fn pad(&self) -> [f32; 1] {
         [f32::NEG_INFINITY]
     }
@@ -143,13 +165,5 @@ impl Fold<1, 1> for Max {
         // `max` returns its second operand if either is NaN. The accumulator is second and never NaN, so a NaN element
         // is passed over.
         [s.max(x, acc)]
-    }
-    #[inline(always)]
-    fn join<S: Simd>(s: S, a: S::F, b: S::F) -> S::F {
-        s.max(a, b)
-    }
-    #[inline(always)]
-    fn finish<S: Simd>(s: S, acc: S::F) -> f32 {
-        s.reduce_max(acc)
     }
 }

@@ -17,8 +17,8 @@ pub fn contiguous<'a, T: Element>(data: &'a [T], layout: &Layout) -> Cow<'a, [T]
     }
 }
 
-/// One period of the layout: element i of its shape is `result[i % result.len()]`. A layout that
-/// broadcasts its leading dims (a bias, a mask per head) is not materialised.
+/// One period of the layout: element i of its shape is `result[i % result.len()]`. Leading dims that are broadcast (those
+/// of a bias, of a mask per head) are not repeated in memory.
 pub fn periodic<'a, T: Element>(data: &'a [T], layout: &Layout) -> Cow<'a, [T]> {
     let (dims, strides) = (layout.dims(), layout.stride());
     let repeated = dims
@@ -37,7 +37,7 @@ pub fn periodic<'a, T: Element>(data: &'a [T], layout: &Layout) -> Cow<'a, [T]> 
     contiguous(data, &inner)
 }
 
-/// A layout as a stack of planes: `plane(i)` is the offset of the i-th, each `rows × cols`.
+/// A layout as a stack of planes of `rows × cols` elements. Dims are pairs of size and stride.
 struct Planes {
     outer: Vec<(usize, usize)>,
     start: usize,
@@ -58,6 +58,7 @@ impl Planes {
         }
     }
 
+    /// Where a plane begins.
     fn offset(&self, mut plane: usize) -> usize {
         let mut offset = self.start;
         for &(d, s) in self.outer.iter().rev() {
@@ -70,6 +71,7 @@ impl Planes {
     /// Calls `tile(strided offset, contiguous offset, rows, cols)` over all planes in parallel, in
     /// blocks small enough that both sides of a transposition stay in the L1 cache.
     fn tiles(&self, tile: impl Fn(usize, usize, usize, usize) + Sync + Send) {
+        /// 32 × 32 elements of f32 are 4 KB on each side.
         const SIDE: usize = 32;
         let ((rows, row_stride), (cols, col_stride)) = (self.rows, self.cols);
         let planes: usize = self.outer.iter().map(|&(d, _)| d).product();
@@ -96,7 +98,8 @@ impl Planes {
 fn copy<T: Element>(data: &[T], layout: &Layout) -> Vec<T> {
     let planes = Planes::of(layout);
     let ((_, rs), (cols, cs)) = (planes.rows, planes.cols);
-    // SAFETY: the tiles cover each of the element_count outputs exactly once.
+    // SAFETY: the tiles cover each of the layout's elements, of which there are as many as outputs, exactly once. Slices
+    // check the reads.
     unsafe {
         alloc::build(layout.shape().elem_count(), |out: *mut T| {
             let out = Shared::new(out);

@@ -33,7 +33,8 @@ impl MomentSums {
         n: usize,
     ) -> Self {
         if !CENTRED {
-            let [squares] = fold(s, SumSquares, [x], n);
+            // SAFETY: x has n elements.
+            let [squares] = unsafe { fold(s, SumSquares, [x], n) };
             return MomentSums {
                 count: n,
                 mean: 0.0,
@@ -41,9 +42,11 @@ impl MomentSums {
                 squares,
             };
         }
-        let [sum] = fold(s, Sum, [x], n);
+        // SAFETY: x has n elements.
+        let [sum] = unsafe { fold(s, Sum, [x], n) };
         let mean = sum / n as f32;
-        let [residual, squares] = fold(s, Deviations { mean }, [x], n);
+        // SAFETY: x has n elements.
+        let [residual, squares] = unsafe { fold(s, Deviations { mean }, [x], n) };
         MomentSums {
             count: n,
             mean,

@@ -10,16 +10,17 @@ use std::ops::Range;
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::sync::{Mutex, PoisonError};
 
-/// Work below this stays on the calling thread. One unit is a cheap element: a load, an add, a store, 0.1 ns.
+/// Work below this stays on the calling thread. One unit is a cheap element: a load, an add, a store, 0.1 ns. So this is
+/// 13 µs, several times what it takes to hand work to the pool.
 const MIN_PARALLEL: usize = 128 * 1024;
 
-/// The smallest share worth handing to another thread, in the same units.
+/// The smallest share worth handing to another thread, in the same units: 1.6 µs.
 const MIN_SHARE: usize = 16 * 1024;
 
 /// The cost in these units of an element that needs an exponential.
 pub const EXP: usize = 8;
 
-/// Threads that work is shared out to.
+/// Threads that work is shared out to, the calling one among them.
 pub fn threads() -> usize {
     barrier_pool().n_workers() + 1
 }
@@ -110,9 +111,10 @@ impl<T> Clone for Shared<T> {
 
 impl<T> Copy for Shared<T> {}
 
-// SAFETY: users promise disjoint writes (see `Shared::new`).
+// SAFETY: the pointer alone gives no access. Whoever dereferences it does so in an `unsafe` block, and argues there that
+// no other thread touches the same elements.
 unsafe impl<T: Send> Send for Shared<T> {}
-// SAFETY: as above.
+// SAFETY: as for Send.
 unsafe impl<T: Send> Sync for Shared<T> {}
 
 impl<T> Shared<T> {

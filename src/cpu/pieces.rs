@@ -20,11 +20,14 @@ pub trait Pieces {
 #[inline(always)]
 pub unsafe fn for_each_piece<S: Simd, P: Pieces>(s: S, range: Range<usize>, body: &P) {
     let mut i = range.start;
-    while i + S::LANES <= range.end {
-        body.piece::<S, true>(s, i, range.end - i);
-        i += S::LANES;
-    }
-    if i < range.end {
-        body.piece::<S, false>(s, i, range.end - i);
+    // SAFETY: the LANES elements from i on lie in the range, and at the end those that are left.
+    unsafe {
+        while i + S::LANES <= range.end {
+            body.piece::<S, true>(s, i, range.end - i);
+            i += S::LANES;
+        }
+        if i < range.end {
+            body.piece::<S, false>(s, i, range.end - i);
+        }
     }
 }

@@ -49,7 +49,7 @@ impl<'a, T: Element> RowView<'a, T> {
 
     /// Rows of `cols` elements, one behind the other.
     pub fn contiguous(data: Cow<'a, [T]>, cols: usize) -> Self {
-        // SAFETY: the slice lives as long as the view, or in it.
+        // SAFETY: the slice has its rows one behind the other, and lives as long as the view, or in it.
         let view = unsafe { Self::from_raw(data.as_ptr(), cols) };
         RowView {
             _copied: match data {

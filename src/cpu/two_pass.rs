@@ -20,7 +20,7 @@ pub trait TwoPassRow: Copy + Send + Sync {
     /// What has to be known of a row before it can be written.
     type Stat: Copy + Send + Sync;
 
-    /// From this number of rows on, rows are not cut into blocks.
+    /// From this number of rows on, rows are not cut into blocks: whole rows are work for as many threads.
     const WHOLE_FROM: usize = 8;
     /// Columns of a block: 64 KB of f32, so that a row of `LONG` gives work to four threads. An op whose output must be
     /// cut at other columns sets it.
@@ -71,8 +71,11 @@ pub trait TwoPassRow: Copy + Send + Sync {
     /// and a vector more.
     #[inline(always)]
     unsafe fn process_row<S: Simd>(&self, s: S, row: usize, cols: usize, _scratch: *mut f32) {
-        let stat = self.measure(s, row, 0..cols);
-        self.apply(s, row, 0..cols, stat);
+        // SAFETY: the caller answers for all columns of the row, which are measured before they are written.
+        unsafe {
+            let stat = self.measure(s, row, 0..cols);
+            self.apply(s, row, 0..cols, stat);
+        }
     }
 }
 
@@ -86,11 +89,15 @@ const LONG: usize = 64 * 1024;
 pub unsafe fn run<R: TwoPassRow>(op: R, rows: usize, cols: usize) {
     if rows >= R::WHOLE_FROM || cols < LONG {
         return parallel::ranges(rows, R::cost(cols), op.rows_together(), |rows| {
-            run_here(op, rows, cols)
+            // SAFETY: the op was made for these rows, and no other range has them.
+            unsafe { run_here(op, rows, cols) }
         });
     }
-    let stats = measure_rows(op, rows, cols);
-    apply_rows(op, cols, &stats);
+    // SAFETY: the op was made for these rows, which are all measured before they are written.
+    unsafe {
+        let stats = measure_rows(op, rows, cols);
+        apply_rows(op, cols, &stats);
+    }
 }
 
 /// Measures and writes some rows of `cols` columns on this thread.
@@ -107,7 +114,7 @@ pub unsafe fn run_here<R: TwoPassRow>(op: R, rows: Range<usize>, cols: usize) {
 /// As for [`run`].
 pub unsafe fn measure_rows<R: TwoPassRow>(op: R, rows: usize, cols: usize) -> Vec<R::Stat> {
     let blocks = Blocks::new::<R>(rows, cols);
-    let stats = alloc::build(rows * blocks.per_row, |stats: *mut R::Stat| {
+    let measure = |stats: *mut R::Stat| {
         let stats = Shared::new(stats);
         parallel::ranges(blocks.count(), R::cost(cols.min(blocks.len)), 1, |units| {
             dispatch(MeasureBlocks {
@@ -117,7 +124,9 @@ pub unsafe fn measure_rows<R: TwoPassRow>(op: R, rows: usize, cols: usize) -> Ve
                 stats,
             })
         });
-    });
+    };
+    // SAFETY: the ranges cover all blocks, and `MeasureBlocks` writes the statistic of each of its own.
+    let stats = unsafe { alloc::build(rows * blocks.per_row, measure) };
     let of_row = |stats: &[R::Stat]| join_all(&op, stats);
     stats.chunks_exact(blocks.per_row).map(of_row).collect()
 }
@@ -179,7 +188,8 @@ impl<R: TwoPassRow> Kernel for WholeRows<R> {
             scratch = heap.as_mut_ptr();
         }
         for row in self.rows {
-            // SAFETY: `run_here`'s caller vouches for the rows; the scratch has `cols` elements and a vector.
+            // SAFETY: `run_here`, which alone makes this struct, is given rows that the op was made for and no other thread
+            // has. The scratch, if it is needed, has `cols` elements and a vector.
             unsafe { self.op.process_row(s, row, self.cols, scratch) }
         }
     }
@@ -240,8 +250,8 @@ impl<R: TwoPassRow> Kernel for MeasureBlocks<R> {
     fn run<S: Simd>(self, s: S) {
         for unit in self.units {
             let (row, block) = self.blocks.place(unit);
-            // SAFETY: the block's columns lie in a row that `measure_rows`' caller vouches for, and each block is
-            // measured by one thread; `stats` has an element for each block of each row.
+            // SAFETY: `measure_rows`, which alone makes this struct, is given an op that was made for all rows and columns,
+            // and hands each block to one thread. `stats` has an element for each block of each row.
             unsafe {
                 let stat = self.op.measure(s, row, self.blocks.columns(block));
                 let at = row * self.blocks.per_row + block;
@@ -266,8 +276,9 @@ impl<R: TwoPassRow> Kernel for ApplyBlocks<'_, R> {
         for unit in self.units {
             let (row, block) = self.blocks.place(unit);
             let stat = self.stats[row];
-            // SAFETY: the block's columns lie in a row that `apply_rows`' caller vouches for. Each block is written by one
-            // thread, and rows that belong together are cut only at block boundaries.
+            // SAFETY: `apply_rows`, which alone makes this struct, is given an op that was made for all rows and columns,
+            // and all rows have been measured. It hands each block to one thread, and blocks of the same columns in rows
+            // that belong together to the same thread.
             unsafe { self.op.apply(s, row, self.blocks.columns(block), stat) }
         }
     }
@@ -299,7 +310,8 @@ mod tests {
         unsafe fn apply<S: Simd>(&self, _: S, row: usize, cols: Range<usize>, stat: f32) {
             for i in cols {
                 let at = row * self.cols + i;
-                *self.y.get().add(at) = self.x[at] - stat;
+                // SAFETY: x has element `at`, and y is as long.
+                unsafe { *self.y.get().add(at) = self.x[at] - stat };
             }
         }
     }

@@ -47,8 +47,18 @@ pub trait ByteSimd: Copy {
     fn flip_sign_bits(self, v: Self::V) -> Self::V;
     /// `sum + Σ codes · x` over N vectors, with unsigned codes and signed x. No code may be above 15, and N times the largest
     /// code may be 30 at most: then pairs of products can be summed in 16 bits.
-    fn dot<const N: usize>(self, sum: Self::Sum, codes: [Self::V; N], x: [Self::V; N])
-        -> Self::Sum;
+    #[inline(always)]
+    fn dot<const N: usize>(
+        self,
+        mut sum: Self::Sum,
+        codes: [Self::V; N],
+        x: [Self::V; N],
+    ) -> Self::Sum {
+        for i in 0..N {
+            sum = self.dot_bytes(sum, codes[i], x[i]);
+        }
+        sum
+    }
     /// `sum + Σ codes · x` of one vector, whose codes may be anything from 0 to 255.
     fn dot_bytes(self, sum: Self::Sum, codes: Self::V, x: Self::V) -> Self::Sum;
     fn times_256(self, sum: Self::Sum) -> Self::Sum;
@@ -140,12 +150,13 @@ impl ByteIsa {
     pub fn available() -> Vec<ByteIsa> {
         #[cfg(target_arch = "x86_64")]
         let native = {
-            let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
-            let vnni = avx2 && is_x86_feature_detected!("avxvnni");
-            let vnni512 = is_x86_feature_detected!("avx512vnni")
-                && is_x86_feature_detected!("avx512bw")
-                && is_x86_feature_detected!("avx512f");
-            let gfni = vnni512 && is_x86_feature_detected!("gfni");
+            macro_rules! has {
+                ($($feature:tt),*) => { $(is_x86_feature_detected!($feature))&&* };
+            }
+            let avx2 = has!("avx2", "fma");
+            let vnni = avx2 && has!("avxvnni");
+            let vnni512 = has!("avx512f", "avx512bw", "avx512vnni");
+            let gfni = vnni512 && has!("gfni");
             [
                 (gfni, ByteIsa::Vnni512Gfni),
                 (vnni512, ByteIsa::Vnni512),
@@ -215,36 +226,29 @@ fn best() -> ByteIsa {
     *BEST.get_or_init(|| ByteIsa::available()[0])
 }
 
+/// `(byte >> shift) & mask` of each byte of a vector, for each of the shifts.
+macro_rules! codes_at {
+    ($b:ident, $v:ident, $mask:literal, [$($shift:literal),*]) => {
+        [$($b.codes::<$mask, $shift>($v)),*]
+    };
+}
+
 /// Eight codes of 1 bit from each byte: the vector of first codes (lowest bits), of second codes and so on.
 #[inline(always)]
 pub fn unpack_1_bit<B: ByteSimd>(b: B, v: B::V) -> [B::V; 8] {
-    [
-        b.codes::<1, 0>(v),
-        b.codes::<1, 1>(v),
-        b.codes::<1, 2>(v),
-        b.codes::<1, 3>(v),
-        b.codes::<1, 4>(v),
-        b.codes::<1, 5>(v),
-        b.codes::<1, 6>(v),
-        b.codes::<1, 7>(v),
-    ]
+    codes_at!(b, v, 1, [0, 1, 2, 3, 4, 5, 6, 7])
 }
 
 /// Four codes of 2 bits from each byte, as [`unpack_1_bit`].
 #[inline(always)]
 pub fn unpack_2_bits<B: ByteSimd>(b: B, v: B::V) -> [B::V; 4] {
-    [
-        b.codes::<3, 0>(v),
-        b.codes::<3, 2>(v),
-        b.codes::<3, 4>(v),
-        b.codes::<3, 6>(v),
-    ]
+    codes_at!(b, v, 3, [0, 2, 4, 6])
 }
 
 /// Two codes of 4 bits from each byte, as [`unpack_1_bit`].
 #[inline(always)]
 pub fn unpack_4_bits<B: ByteSimd>(b: B, v: B::V) -> [B::V; 2] {
-    [b.codes::<15, 0>(v), b.codes::<15, 4>(v)]
+    codes_at!(b, v, 15, [0, 4])
 }
 
 #[cfg(test)]

@@ -1,43 +1,19 @@
 //! NEON, and its byte dot products where the CPU has them. A vector of 32 bytes is two registers.
 
 use super::{unpack_4_bits, ByteKernel, ByteSimd};
+use crate::cpu::simd::intrinsics::{entry_points, intrinsics, memory_intrinsics};
 use core::arch::aarch64::*;
 use core::arch::asm;
 
-/// # Safety
-/// The CPU has the dot products of ARMv8.2.
-#[target_feature(enable = "dotprod")]
-pub unsafe fn run_dotprod<K: ByteKernel>(kernel: K) {
-    kernel.run(DotProd(()))
-}
-
+/// Any CPU of this architecture has its instructions.
 #[derive(Clone, Copy)]
 pub struct Neon;
 
 #[derive(Clone, Copy)]
 pub struct DotProd(());
 
-/// Stamps safe methods whose body is intrinsics on registers alone.
-macro_rules! intrinsics {
-    ($($name:ident($($arg:ident: $ty:ty),*) -> $out:ty = $body:expr;)*) => {$(
-        #[inline(always)]
-        fn $name(self, $($arg: $ty),*) -> $out {
-            // SAFETY: NEON is part of the AArch64 baseline.
-            unsafe { $body }
-        }
-    )*};
-}
-
-/// Stamps unsafe methods that load or store one vector each.
-macro_rules! memory_intrinsics {
-    ($($name:ident($($arg:ident: $ty:ty),*) -> $out:ty = $body:expr;)*) => {$(
-        #[inline(always)]
-        unsafe fn $name(self, $($arg: $ty),*) -> $out {
-            // SAFETY: NEON is part of the AArch64 baseline. The caller promises that the pointer is valid for the 32 bytes
-            // that the two registers load or store.
-            unsafe { $body }
-        }
-    )*};
+entry_points! { ByteKernel -> ():
+    run_dotprod = DotProd(()), "dotprod";
 }
 
 /// What both have in common: everything but the dot product.
@@ -69,31 +45,17 @@ macro_rules! vectors_of_32_bytes {
             fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F =
                 [vfmaq_f32(c[0], a[0], b[0]), vfmaq_f32(c[1], a[1], b[1])];
             reduce_add(a: Self::F) -> f32 = vaddvq_f32(vaddq_f32(a[0], a[1]));
+            // Shifts right are shifts left by a negative count: the immediate form knows no shift by 0.
+            codes<const MASK: i32, const SHIFT: i32>(v: Self::V) -> Self::V = {
+                let (shift, mask) = (vdupq_n_s8(-(SHIFT as i8)), vdupq_n_u8(MASK as u8));
+                [vandq_u8(vshlq_u8(v[0], shift), mask), vandq_u8(vshlq_u8(v[1], shift), mask)]
+            };
+            add_shifted<const SHIFT: i32>(a: Self::Sum, b: Self::Sum) -> Self::Sum = {
+                let shift = vdupq_n_s32(-SHIFT);
+                [vaddq_s32(a[0], vshlq_s32(b[0], shift)), vaddq_s32(a[1], vshlq_s32(b[1], shift))]
+            };
         }
 
-        // Shifts right are shifts left by a negative count: the immediate form knows no shift by 0.
-        #[inline(always)]
-        fn codes<const MASK: i32, const SHIFT: i32>(self, v: Self::V) -> Self::V {
-            // SAFETY: NEON is part of the AArch64 baseline.
-            unsafe {
-                let (shift, mask) = (vdupq_n_s8(-(SHIFT as i8)), vdupq_n_u8(MASK as u8));
-                [
-                    vandq_u8(vshlq_u8(v[0], shift), mask),
-                    vandq_u8(vshlq_u8(v[1], shift), mask),
-                ]
-            }
-        }
-        #[inline(always)]
-        fn add_shifted<const SHIFT: i32>(self, a: Self::Sum, b: Self::Sum) -> Self::Sum {
-            // SAFETY: NEON is part of the AArch64 baseline.
-            unsafe {
-                let shift = vdupq_n_s32(-SHIFT);
-                [
-                    vaddq_s32(a[0], vshlq_s32(b[0], shift)),
-                    vaddq_s32(a[1], vshlq_s32(b[1], shift)),
-                ]
-            }
-        }
         /// The product of signed bytes takes codes up to 127: code = low + 16 · high.
         #[inline(always)]
         fn dot_bytes(self, sum: Self::Sum, codes: Self::V, x: Self::V) -> Self::Sum {
@@ -114,18 +76,12 @@ macro_rules! vectors_of_32_bytes {
 impl ByteSimd for Neon {
     vectors_of_32_bytes!();
 
-    /// A pair of products is at most 2 · 128 times the largest code, so the N pairs of a 16-bit lane sum to at most
-    /// 30 · 2 · 128 < 2¹⁵: they are widened to i32 once for all N vectors.
-    #[inline(always)]
-    fn dot<const N: usize>(
-        self,
-        mut sum: Self::Sum,
-        codes: [Self::V; N],
-        x: [Self::V; N],
-    ) -> Self::Sum {
-        for half in 0..2 {
-            // SAFETY: NEON is part of the AArch64 baseline.
-            unsafe {
+    intrinsics! {
+        // A pair of products is at most 2 · 128 times the largest code, so the N pairs of a 16-bit lane sum to at most
+        // 30 · 2 · 128 < 2¹⁵: they are widened to i32 once for all N vectors.
+        dot<const N: usize>(sum: Self::Sum, codes: [Self::V; N], x: [Self::V; N]) -> Self::Sum = {
+            let mut sum = sum;
+            for half in 0..2 {
                 let mut words = vdupq_n_s16(0);
                 for (codes, x) in codes.iter().zip(&x) {
                     let codes = vreinterpretq_s8_u8(codes[half]);
@@ -135,31 +91,25 @@ impl ByteSimd for Neon {
                 }
                 sum[half] = vpadalq_s16(sum[half], words);
             }
-        }
-        sum
+            sum
+        };
     }
 }
 
 impl ByteSimd for DotProd {
     vectors_of_32_bytes!();
 
-    #[inline(always)]
-    fn dot<const N: usize>(
-        self,
-        mut sum: Self::Sum,
-        codes: [Self::V; N],
-        x: [Self::V; N],
-    ) -> Self::Sum {
-        for (codes, x) in codes.into_iter().zip(x) {
-            for half in 0..2 {
-                // The intrinsic is not stable. The assembler may not know that the function it ends up in has the extension.
-                // SAFETY: the token `self` is made by `run_dotprod` alone, so the CPU has the instruction, which touches the
-                // three registers named here and no memory.
-                unsafe {
+    intrinsics! {
+        // The intrinsic is not stable. The assembler may not know that the function it ends up in has the extension. The
+        // instruction touches the three registers named here and no memory.
+        dot<const N: usize>(sum: Self::Sum, codes: [Self::V; N], x: [Self::V; N]) -> Self::Sum = {
+            let mut sum = sum;
+            for (codes, x) in codes.into_iter().zip(x) {
+                for half in 0..2 {
                     asm!(".arch_extension dotprod", "sdot {0:v}.4s, {1:v}.16b, {2:v}.16b", inout(vreg) sum[half], in(vreg) codes[half], in(vreg) x[half], options(pure, nomem, nostack));
                 }
             }
-        }
-        sum
+            sum
+        };
     }
 }

@@ -2,6 +2,7 @@
 //! vector are functions that are never inlined: unrolled into every kernel they were a tenth of this crate's code.
 
 use super::{ByteKernel, ByteSimd};
+use crate::cpu::simd::intrinsics::memory_intrinsics;
 use std::array::from_fn;
 
 const LANES: usize = 8;
@@ -21,10 +22,22 @@ fn shift_and_mask(v: &[u8; 32], shift: i32, mask: u8) -> [u8; 32] {
 }
 
 #[inline(never)]
-fn add_products(sum: &mut [i32; LANES], codes: &[u8; 32], x: &[u8; 32]) {
+fn add_products(sum: &[i32; LANES], codes: &[u8; 32], x: &[u8; 32]) -> [i32; LANES] {
+    let mut sum = *sum;
     for (j, (&code, &x)) in codes.iter().zip(x).enumerate() {
         sum[j / 4] += i32::from(code) * i32::from(x as i8);
     }
+    sum
+}
+
+/// Stamps methods of plain Rust.
+macro_rules! methods {
+    ($($name:ident($($arg:ident: $ty:ty),*) -> $out:ty = $body:expr;)*) => {$(
+        #[inline(always)]
+        fn $name(self, $($arg: $ty),*) -> $out {
+            $body
+        }
+    )*};
 }
 
 impl ByteSimd for Portable {
@@ -32,84 +45,31 @@ impl ByteSimd for Portable {
     type Sum = [i32; LANES];
     type F = [f32; LANES];
 
-    #[inline(always)]
-    fn zero(self) -> Self::Sum {
-        [0; LANES]
+    methods! {
+        zero() -> Self::Sum = [0; LANES];
+        flip_sign_bits(v: Self::V) -> Self::V = v.map(|byte| byte ^ 128);
+        times_256(sum: Self::Sum) -> Self::Sum = sum.map(|x| x << 8);
+        reduce_add_i32(sum: Self::Sum) -> i32 = sum.iter().sum();
+        splat(x: f32) -> Self::F = [x; LANES];
+        to_float(sum: Self::Sum) -> Self::F = sum.map(|x| x as f32);
+        mul(a: Self::F, b: Self::F) -> Self::F = from_fn(|i| a[i] * b[i]);
+        fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F = from_fn(|i| a[i] * b[i] + c[i]);
+        reduce_add(a: Self::F) -> f32 = a.iter().sum();
+        dot_bytes(sum: Self::Sum, codes: Self::V, x: Self::V) -> Self::Sum = add_products(&sum, &codes, &x);
     }
-    #[inline(always)]
-    unsafe fn load(self, p: *const u8) -> [u8; 32] {
-        // SAFETY: the caller promises that `p` is valid for reads of a whole vector.
-        unsafe { p.cast::<[u8; 32]>().read_unaligned() }
+    memory_intrinsics! {
+        load(p: *const u8) -> Self::V = p.cast::<Self::V>().read_unaligned();
+        load_i32(p: *const i32) -> Self::Sum = p.cast::<Self::Sum>().read_unaligned();
+        load_f32(p: *const f32) -> Self::F = p.cast::<Self::F>().read_unaligned();
+        store_f32(p: *mut f32, x: Self::F) -> () = p.cast::<Self::F>().write_unaligned(x);
     }
+
     #[inline(always)]
-    fn codes<const MASK: i32, const SHIFT: i32>(self, v: [u8; 32]) -> [u8; 32] {
+    fn codes<const MASK: i32, const SHIFT: i32>(self, v: Self::V) -> Self::V {
         shift_and_mask(&v, SHIFT, MASK as u8)
-    }
-    #[inline(always)]
-    fn dot<const N: usize>(
-        self,
-        mut sum: Self::Sum,
-        codes: [[u8; 32]; N],
-        x: [[u8; 32]; N],
-    ) -> Self::Sum {
-        for (codes, x) in codes.iter().zip(&x) {
-            add_products(&mut sum, codes, x);
-        }
-        sum
-    }
-    #[inline(always)]
-    fn dot_bytes(self, sum: Self::Sum, codes: [u8; 32], x: [u8; 32]) -> Self::Sum {
-        self.dot(sum, [codes], [x])
-    }
-    #[inline(always)]
-    fn times_256(self, sum: Self::Sum) -> Self::Sum {
-        sum.map(|x| x << 8)
     }
     #[inline(always)]
     fn add_shifted<const SHIFT: i32>(self, a: Self::Sum, b: Self::Sum) -> Self::Sum {
         from_fn(|i| a[i] + (b[i] >> SHIFT))
-    }
-    #[inline(always)]
-    unsafe fn load_i32(self, p: *const i32) -> Self::Sum {
-        // SAFETY: the caller promises that `p` is valid for reads of a whole vector.
-        unsafe { p.cast::<[i32; LANES]>().read_unaligned() }
-    }
-    #[inline(always)]
-    fn flip_sign_bits(self, v: [u8; 32]) -> [u8; 32] {
-        v.map(|byte| byte ^ 128)
-    }
-    #[inline(always)]
-    fn reduce_add_i32(self, sum: Self::Sum) -> i32 {
-        sum.iter().sum()
-    }
-    #[inline(always)]
-    unsafe fn load_f32(self, p: *const f32) -> Self::F {
-        // SAFETY: the caller promises that `p` is valid for reads of a whole vector.
-        unsafe { p.cast::<[f32; LANES]>().read_unaligned() }
-    }
-    #[inline(always)]
-    unsafe fn store_f32(self, p: *mut f32, x: Self::F) {
-        // SAFETY: the caller promises that `p` is valid for writes of a whole vector.
-        unsafe { p.cast::<[f32; LANES]>().write_unaligned(x) }
-    }
-    #[inline(always)]
-    fn splat(self, x: f32) -> Self::F {
-        [x; LANES]
-    }
-    #[inline(always)]
-    fn to_float(self, sum: Self::Sum) -> Self::F {
-        sum.map(|x| x as f32)
-    }
-    #[inline(always)]
-    fn mul(self, a: Self::F, b: Self::F) -> Self::F {
-        from_fn(|i| a[i] * b[i])
-    }
-    #[inline(always)]
-    fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F {
-        from_fn(|i| a[i] * b[i] + c[i])
-    }
-    #[inline(always)]
-    fn reduce_add(self, a: Self::F) -> f32 {
-        a.iter().sum()
     }
 }

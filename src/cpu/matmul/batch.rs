@@ -1,4 +1,4 @@
-//! Products of the same shape.
+//! Many products of the same shape.
 
 use super::Product;
 use crate::cpu::alloc;
@@ -17,11 +17,15 @@ pub fn batch<'a, T: Element>(
     let len = first.x.rows * first.w.rows;
     // A multiplication and addition is an eighth of a cheap element.
     let cost = len * (first.x.cols / 8 + 1);
-    // SAFETY: every product writes its own `len` outputs.
+    // SAFETY: every product writes the `len` outputs from i · len on, and i < count.
     unsafe {
         alloc::build(count * len, |out: *mut T| {
             let out = Shared::new(out);
-            let write = |i: usize| product(i).write(out.get().add(i * len));
+            let write = |i: usize| {
+                let product = product(i);
+                assert_eq!(product.x.rows * product.w.rows, len);
+                product.write(out.get().add(i * len))
+            };
             // Whole products for each thread where there are enough of them, or where one is too small to share.
             if count >= 2 * parallel::threads() || !parallel::is_shared(1, cost) {
                 parallel::ranges(count, cost, 1, |range| range.for_each(write));

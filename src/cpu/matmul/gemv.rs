@@ -1,4 +1,4 @@
-//! Few rows against many: every element of W is read once, whatever its type, and used for all rows.
+//! Few rows of x against a W whose rows are dense: every element of W is read once and used for all rows of x.
 
 use super::matrix::Matrix;
 use super::narrow::Narrow;
@@ -10,15 +10,13 @@ use crate::cpu::simd::{dispatch, Kernel, Simd};
 use std::any::TypeId;
 use std::ops::Range;
 
-/// `x[i]·W[j] [+ u[i]·B[j]] [+ addend[i, j]]` for rows of W that are dense.
+/// `x[i]·W[j] [+ u[i]·B[j]] [+ addend[i, j]]`
 #[derive(Clone, Copy)]
 pub struct Gemv<'a, T> {
-    /// Few rows, dense.
-    pub x: Matrix<'a, f32>,
-    pub w: Matrix<'a, T>,
-    /// u and B, both dense; without columns where there are none.
-    pub low: (Matrix<'a, f32>, Matrix<'a, T>),
-    pub addend: Option<Matrix<'a, T>>,
+    x: Matrix<'a, f32>,
+    w: Matrix<'a, T>,
+    low: (Matrix<'a, f32>, Matrix<'a, T>),
+    addend: Option<Matrix<'a, T>>,
 }
 
 /// Where the results of a product go: result (i, j) to `out[i · row + j · col]`. One of the two strides is 1.
@@ -29,11 +27,26 @@ pub struct Output<O> {
     pub col: usize,
 }
 
-impl<T: Element> Gemv<'_, T> {
+impl<'a, T: Element> Gemv<'a, T> {
+    /// x, of few rows, and W; u and B, without columns where there are none. The rows of all four are dense.
+    pub fn new(
+        x: Matrix<'a, f32>,
+        w: Matrix<'a, T>,
+        low: (Matrix<'a, f32>, Matrix<'a, T>),
+        addend: Option<Matrix<'a, T>>,
+    ) -> Self {
+        for (u, b) in [(x, w), low] {
+            assert!(u.cols == b.cols && (u.rows, b.rows) == (x.rows, w.rows));
+            assert!(u.has_dense_rows() && b.has_dense_rows());
+        }
+        assert!(addend.is_none_or(|m| (m.rows, m.cols) == (x.rows, w.rows)));
+        Gemv { x, w, low, addend }
+    }
+
     /// Writes the activated results.
     ///
     /// # Safety
-    /// `to` has room for every (i, j).
+    /// `to` has room for every (i, j), and nothing else touches it.
     pub unsafe fn run<O: Element>(&self, act: Act, to: Output<O>) {
         let cost = (2 * self.w.cols + self.low.1.cols + 16) * self.x.rows.div_ceil(4);
         let direct = act == Act::Identity && TypeId::of::<O>() == TypeId::of::<f32>();
@@ -47,7 +60,7 @@ impl<T: Element> Gemv<'_, T> {
                     col: to.col,
                 },
             }),
-            // SAFETY: no other range has these outputs.
+            // SAFETY: the caller has room for every output, and no other range has these.
             false => unsafe { self.activated(outputs, act, to) },
         });
     }
@@ -78,16 +91,21 @@ impl<T: Element> Gemv<'_, T> {
                 },
             });
             let stride = if by_row { to.row } else { to.col };
-            let out = to.out.get().add(start * to.col);
-            Narrow::<T, O>::new((sums, rows, width), None, out, stride).run(act)
+            // SAFETY: the scratch has few · many sums, all of which `Share` has written. They go to the outputs from `start`
+            // on, for which the caller has room, and nothing else touches either.
+            unsafe {
+                let out = to.out.get().add(start * to.col);
+                Narrow::<T, O>::new((sums, rows, width), None, out, stride).run(act)
+            }
         })
     }
 }
 
-/// Ranges begin at multiples of the outputs that are computed side by side.
+/// Ranges begin at multiples of this many outputs, a multiple of the three or four that are computed side by side.
 const OUTPUTS: usize = 12;
 
-/// Some outputs of all rows, by one thread.
+/// Some outputs of all rows, by one thread. It is made in this file alone, of outputs that `gemv` has, for which `to` has
+/// room and which nothing else touches.
 struct Share<'a, T> {
     gemv: &'a Gemv<'a, T>,
     outputs: Range<usize>,
@@ -101,37 +119,40 @@ impl<T: Element> Kernel for Share<'_, T> {
     /// fewer loads than multiplications. More would not fit sixteen registers.
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        // SAFETY: the outputs exist, and this thread alone writes them.
-        unsafe {
-            match self.gemv.x.rows {
-                0 => {}
-                1 => self.outputs::<S, 1, 4, 2>(s),
-                2 => self.outputs::<S, 2, 4, 1>(s),
-                _ => self.outputs::<S, 4, 3, 1>(s),
-            }
+        match self.gemv.x.rows {
+            0 => {}
+            1 => self.outputs::<S, 1, 4, 2>(s),
+            2 => self.outputs::<S, 2, 4, 1>(s),
+            _ => self.outputs::<S, 4, 3, 1>(s),
         }
     }
 }
 
 impl<T: Element> Share<'_, T> {
     #[inline(always)]
-    unsafe fn outputs<S: Simd, const R: usize, const C: usize, const U: usize>(&self, s: S) {
-        let mut j = self.outputs.start;
-        while j + C <= self.outputs.end {
-            for i in (0..self.gemv.x.rows).step_by(R) {
-                self.block::<S, R, C, U>(s, i, j);
+    fn outputs<S: Simd, const R: usize, const C: usize, const U: usize>(&self, s: S) {
+        // SAFETY: i < x.rows, and the C outputs from j on, or one, are among this share's.
+        unsafe {
+            let mut j = self.outputs.start;
+            while j + C <= self.outputs.end {
+                for i in (0..self.gemv.x.rows).step_by(R) {
+                    self.block::<S, R, C, U>(s, i, j);
+                }
+                j += C;
             }
-            j += C;
-        }
-        while j < self.outputs.end {
-            for i in (0..self.gemv.x.rows).step_by(R) {
-                self.block::<S, R, 1, U>(s, i, j);
+            while j < self.outputs.end {
+                for i in (0..self.gemv.x.rows).step_by(R) {
+                    self.block::<S, R, 1, U>(s, i, j);
+                }
+                j += 1;
             }
-            j += 1;
         }
     }
 
     /// R rows of x from row `i` on (the last one again where there are fewer) against C rows of W.
+    ///
+    /// # Safety
+    /// x has row `i`, and the outputs from `j` to `j + C` are among this share's.
     #[inline(always)]
     unsafe fn block<S: Simd, const R: usize, const C: usize, const U: usize>(
         &self,
@@ -141,23 +162,28 @@ impl<T: Element> Share<'_, T> {
     ) {
         let Gemv { x, w, low, addend } = self.gemv;
         let mut acc = [[[s.splat(0.0); U]; C]; R];
-        // A loop whose count is not known to the compiler: the product of low rank would else be compiled apart.
+        // A loop whose count the compiler doesn't know: else it would compile `accumulate` twice.
         let terms = [(*x, *w), *low];
         for (x, w) in &terms[..if low.1.cols > 0 { 2 } else { 1 }] {
-            accumulate(s, (*x, i), (*w, j), &mut acc);
+            // SAFETY: both x have row i, and both W the rows of this share. `Gemv::new` checked the columns.
+            unsafe { accumulate(s, (*x, i), (*w, j), &mut acc) };
         }
         for (i, acc) in (i..x.rows).zip(&acc) {
             for (c, acc) in acc.iter().enumerate() {
                 let joined = acc[1..].iter().fold(acc[0], |a, &b| s.add(a, b));
                 let addend = addend.map_or(0.0, |m| m.data[i * m.row + (j + c) * m.col].widen());
                 let at = i * self.to.row + (j + c) * self.to.col;
-                *self.to.out.get().add(at) = s.reduce_add(joined) + addend;
+                // SAFETY: `to` has room for (i, j + c), as i < x.rows and the output is one of this share's.
+                unsafe { *self.to.out.get().add(at) = s.reduce_add(joined) + addend };
             }
         }
     }
 }
 
 /// Adds the products of x's rows from `i` and W's rows from `j` on.
+///
+/// # Safety
+/// x has row `i` and W the C rows from `j` on. Their rows are dense and equally long.
 #[inline(always)]
 unsafe fn accumulate<S: Simd, T: Element, const R: usize, const C: usize, const U: usize>(
     s: S,
@@ -166,46 +192,47 @@ unsafe fn accumulate<S: Simd, T: Element, const R: usize, const C: usize, const 
     acc: &mut [[[S::F; U]; C]; R],
 ) {
     let n = w.cols;
-    if n == 0 {
-        return;
-    }
     let mut xs = [x.as_ptr(); R];
     for (r, p) in xs.iter_mut().enumerate() {
-        *p = p.add((i + r).min(x.rows - 1) * x.row);
+        *p = p.wrapping_add((i + r).min(x.rows - 1) * x.row);
     }
     let mut ws = [w.as_ptr(); C];
     for (c, p) in ws.iter_mut().enumerate() {
-        *p = p.add((j + c) * w.row);
+        *p = p.wrapping_add((j + c) * w.row);
     }
     let mut k = 0;
-    while k + U * S::LANES <= n {
-        for u in 0..U {
-            let at = k + u * S::LANES;
-            let mut wide = [s.splat(0.0); C];
-            for (wide, w) in wide.iter_mut().zip(&ws) {
-                *wide = T::load(s, w.add(at));
-            }
-            for (acc, x) in acc.iter_mut().zip(&xs) {
-                let x = s.load_f32(x.add(at));
-                for (acc, &w) in acc.iter_mut().zip(&wide) {
-                    acc[u] = s.fma(x, w, acc[u]);
+    // SAFETY: the pointers are to rows that x and W have, of n neighbouring elements each. Whole vectors are loaded while
+    // U of them are left, then at most as many elements as are left.
+    unsafe {
+        while k + U * S::LANES <= n {
+            for u in 0..U {
+                let at = k + u * S::LANES;
+                let mut wide = [s.splat(0.0); C];
+                for (wide, w) in wide.iter_mut().zip(&ws) {
+                    *wide = T::load(s, w.add(at));
+                }
+                for (acc, x) in acc.iter_mut().zip(&xs) {
+                    let x = s.load_f32(x.add(at));
+                    for (acc, &w) in acc.iter_mut().zip(&wide) {
+                        acc[u] = s.fma(x, w, acc[u]);
+                    }
                 }
             }
+            k += U * S::LANES;
         }
-        k += U * S::LANES;
-    }
-    while k < n {
-        let left = n - k;
-        let mut wide = [s.splat(0.0); C];
-        for (wide, w) in wide.iter_mut().zip(&ws) {
-            *wide = T::load_upto(s, w.add(k), left);
-        }
-        for (acc, x) in acc.iter_mut().zip(&xs) {
-            let x = f32::load_upto(s, x.add(k), left);
-            for (acc, &w) in acc.iter_mut().zip(&wide) {
-                acc[0] = s.fma(x, w, acc[0]);
+        while k < n {
+            let left = n - k;
+            let mut wide = [s.splat(0.0); C];
+            for (wide, w) in wide.iter_mut().zip(&ws) {
+                *wide = T::load_upto(s, w.add(k), left);
             }
+            for (acc, x) in acc.iter_mut().zip(&xs) {
+                let x = f32::load_upto(s, x.add(k), left);
+                for (acc, &w) in acc.iter_mut().zip(&wide) {
+                    acc[0] = s.fma(x, w, acc[0]);
+                }
+            }
+            k += S::LANES;
         }
-        k += S::LANES;
     }
 }

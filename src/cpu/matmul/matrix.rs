@@ -1,4 +1,4 @@
-//! Matrices where they lie.
+//! Matrices that are read where they lie, by strides.
 
 use crate::cpu::element::Element;
 use crate::cpu::parallel::{self, Shared};
@@ -8,9 +8,11 @@ use crate::layout::MatrixLayout;
 use candle_core::Layout;
 use std::any::TypeId;
 use std::borrow::Cow;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// Element (i, j) is `data[i · row + j · col]`.
+/// Element (i, j) is `data[i · row + j · col]`. Every matrix is made by the functions below, which check that `data` has
+/// all of its elements: kernels read them through pointers.
 #[derive(Clone, Copy)]
 pub struct Matrix<'a, T> {
     pub data: &'a [T],
@@ -18,43 +20,35 @@ pub struct Matrix<'a, T> {
     pub cols: usize,
     pub row: usize,
     pub col: usize,
+    _checked: (),
 }
 
 impl<'a, T: Element> Matrix<'a, T> {
     /// The first element is the first of `data`.
     pub fn new(data: &'a [T], layout: MatrixLayout) -> Self {
-        let MatrixLayout {
-            rows,
-            cols,
-            row,
-            col,
-        } = layout;
+        #[rustfmt::skip]
+        let MatrixLayout { rows, cols, row, col } = layout;
+        let last = || (rows - 1) * row + (cols - 1) * col;
+        assert!(rows * cols == 0 || last() < data.len(), "{layout:?}");
         Matrix {
             data,
             rows,
             cols,
             row,
             col,
+            _checked: (),
         }
     }
 
     /// Rows one behind the other.
     pub fn contiguous(data: &'a [T], rows: usize, cols: usize) -> Self {
-        Matrix {
-            data,
-            rows,
-            cols,
-            row: cols,
-            col: 1,
-        }
+        Self::new(data, MatrixLayout::contiguous(rows, cols))
     }
 
     /// Every row the same.
     pub fn repeated(row: &'a [T], rows: usize) -> Self {
-        Matrix {
-            row: 0,
-            ..Self::contiguous(row, rows, row.len())
-        }
+        let layout = MatrixLayout::contiguous(rows, row.len());
+        Self::new(row, MatrixLayout { row: 0, ..layout })
     }
 
     pub fn t(self) -> Self {
@@ -68,13 +62,17 @@ impl<'a, T: Element> Matrix<'a, T> {
     }
 
     pub fn rows(self, range: Range<usize>) -> Self {
-        // Without elements there is nothing to begin at.
-        let start = (range.start * self.row).min(self.data.len());
+        assert!(range.end <= self.rows);
         Matrix {
-            data: &self.data[start..],
+            data: self.data_from_row(range.start),
             rows: range.len(),
             ..self
         }
+    }
+
+    /// The data from the first element of row `i` on; nothing if the matrix has no elements.
+    fn data_from_row(&self, i: usize) -> &'a [T] {
+        &self.data[(i * self.row).min(self.data.len())..]
     }
 
     /// Whether the elements of a row are neighbours.
@@ -103,17 +101,15 @@ impl<'a, T: Element> Matrix<'a, T> {
 
     /// A copy in f32, times `scale`, of which the rows are dense.
     pub fn widened(self, scale: f32) -> Vec<f32> {
-        // SAFETY: every row is written.
+        // SAFETY: the ranges cover all rows without overlap, so `out` has room for them, and `Widen` writes all of each.
         unsafe {
-            alloc::build(self.rows * self.cols, |to: *mut f32| {
-                let to = Shared::new(to);
+            alloc::build(self.rows * self.cols, |out: *mut f32| {
+                let out = Shared::new(out);
                 parallel::ranges(self.rows, 2 * self.cols, 1, |rows| {
-                    let to = to.get().wrapping_add(rows.start * self.cols);
-                    dispatch(Widen {
-                        from: self.rows(rows),
-                        scale,
-                        to,
-                    });
+                    let first = out.get().add(rows.start * self.cols).cast();
+                    let to = std::slice::from_raw_parts_mut(first, rows.len() * self.cols);
+                    let from = self.rows(rows);
+                    dispatch(Widen { from, scale, to });
                 });
             })
         }
@@ -129,7 +125,7 @@ impl<'a, T: Element> Matrix<'a, T> {
         if TypeId::of::<T>() != TypeId::of::<f32>() {
             return None;
         }
-        // SAFETY: T is f32.
+        // SAFETY: T is f32, so that both are the same type.
         Some(unsafe { std::mem::transmute_copy(&self) })
     }
 
@@ -144,23 +140,25 @@ impl<'a, T: Element> Matrix<'a, T> {
         if self.is_by_column() {
             return self.t().widened_into(buffer).t();
         }
+        let count = self.rows * self.cols;
         buffer.clear();
-        buffer.reserve(self.rows * self.cols);
+        buffer.reserve(count);
         dispatch(Widen {
             from: self,
             scale: 1.0,
-            to: buffer.as_mut_ptr(),
+            to: &mut buffer.spare_capacity_mut()[..count],
         });
-        // SAFETY: every element has been written.
-        unsafe { buffer.set_len(self.rows * self.cols) };
+        // SAFETY: `Widen` has written all of them.
+        unsafe { buffer.set_len(count) };
         Matrix::contiguous(buffer, self.rows, self.cols)
     }
 }
 
+/// Writes `from` times `scale` to `to`, which has an element for each of its own, rows one behind the other.
 struct Widen<'a, T> {
     from: Matrix<'a, T>,
     scale: f32,
-    to: *mut f32,
+    to: &'a mut [MaybeUninit<f32>],
 }
 
 impl<T: Element> Kernel for Widen<'_, T> {
@@ -169,26 +167,29 @@ impl<T: Element> Kernel for Widen<'_, T> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Widen { from, scale, to } = self;
+        assert_eq!(to.len(), from.rows * from.cols);
         let scales = s.splat(scale);
-        for i in 0..from.rows {
-            let row = from.data[(i * from.row).min(from.data.len())..].as_ptr();
-            // SAFETY: the matrix has these rows, and `to` room for them.
-            unsafe {
-                let to = to.add(i * from.cols);
-                if !from.has_dense_rows() {
-                    for j in 0..from.cols {
-                        *to.add(j) = (*row.add(j * from.col)).widen() * scale;
-                    }
-                    continue;
+        for (i, to) in to.chunks_exact_mut(from.cols.max(1)).enumerate() {
+            let row = from.data_from_row(i);
+            if !from.has_dense_rows() {
+                for (j, to) in to.iter_mut().enumerate() {
+                    // SAFETY: i < rows and j < cols, and a matrix has all of its elements.
+                    to.write(unsafe { *row.as_ptr().add(j * from.col) }.widen() * scale);
                 }
-                let mut j = 0;
-                while j + S::LANES <= from.cols {
-                    s.store_f32(to.add(j), s.mul(T::load(s, row.add(j)), scales));
-                    j += S::LANES;
+                continue;
+            }
+            let row = &row[..to.len()];
+            let mut j = 0;
+            while j + S::LANES <= row.len() {
+                // SAFETY: j + LANES elements are in `row`, and `to` is as long.
+                unsafe {
+                    let x = T::load(s, row.as_ptr().add(j));
+                    s.store_f32(to.as_mut_ptr().add(j).cast(), s.mul(x, scales));
                 }
-                for j in j..from.cols {
-                    *to.add(j) = (*row.add(j)).widen() * scale;
-                }
+                j += S::LANES;
+            }
+            for (to, x) in to[j..].iter_mut().zip(&row[j..]) {
+                to.write(x.widen() * scale);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Products `out = act(scale · x·Wᵀ [+ u·Bᵀ] [+ addend])`, which write each output once and compute in f32.
 //!
-//! Few rows take a GEMV that reads W once, by its rows or by its columns. Many rows are a matter for the `gemm` crate, in
-//! tiles that accumulate all terms before they are written; 16-bit types are widened on the way.
+//! Few rows of x take a GEMV that reads W once, by its rows or by its columns. Many rows are multiplied by the `gemm` crate,
+//! in tiles that accumulate all terms before they are written; 16-bit types are widened tile by tile.
 
 mod axpy;
 mod batch;
@@ -23,7 +23,7 @@ use crate::act::Act;
 use axpy::Axpy;
 use gemv::{Gemv, Output};
 
-/// One product.
+/// `act(scale · x·Wᵀ [+ u·Bᵀ] [+ addend])`
 #[derive(Clone, Copy)]
 pub struct Product<'a, T> {
     /// `[rows, in]`
@@ -37,7 +37,7 @@ pub struct Product<'a, T> {
     pub act: Act,
 }
 
-/// A product of low rank that is added.
+/// The product of low rank `u·Bᵀ`.
 #[derive(Clone, Copy)]
 pub struct Low<'a, T> {
     /// `[rows, rank]`
@@ -60,38 +60,45 @@ impl<'a, T: Element> Product<'a, T> {
 
     /// The result, rows one behind the other.
     pub fn run<O: Element>(&self) -> Vec<O> {
-        // SAFETY: `write` initialises every output.
+        // SAFETY: `build` makes room for all results, and `write` initialises each of them.
         unsafe { alloc::build(self.x.rows * self.w.rows, |out| self.write(out)) }
     }
 
     /// # Safety
-    /// `out` has room for the result, rows one behind the other.
+    /// `out` is valid for writes of the result, rows one behind the other, and nothing else touches it.
     unsafe fn write<O: Element>(&self, out: *mut O) {
         let (rows, outputs) = (self.x.rows, self.w.rows);
         if rows * outputs == 0 {
             return;
         }
-        if rows <= most_rows(&self.w) && self.w.has_dense_rows() {
-            return self.gemv(out, outputs, 1);
+        let few_rows = rows <= most_rows(&self.w);
+        let few_outputs = outputs <= most_rows(&self.x);
+        // SAFETY: the caller has room for result (i, j) at i · outputs + j. That is where all of these write it: the second
+        // GEMV has the roles of i and j swapped, and with them the strides.
+        unsafe {
+            if few_rows && self.w.has_dense_rows() {
+                self.gemv(out, outputs, 1)
+            } else if few_rows && self.w.is_by_column() && outputs >= MAX_LANES {
+                self.axpy(out)
+            } else if few_outputs && self.x.has_dense_rows() && self.low.is_none() {
+                let swapped = Product {
+                    x: self.w,
+                    w: self.x,
+                    addend: self.addend.map(Matrix::t),
+                    ..*self
+                };
+                swapped.gemv(out, 1, outputs)
+            } else {
+                tiles::run(self, out)
+            }
         }
-        if rows <= most_rows(&self.w) && self.w.is_by_column() && outputs >= MAX_LANES {
-            return self.axpy(out);
-        }
-        if outputs <= most_rows(&self.x) && self.x.has_dense_rows() && self.low.is_none() {
-            // W's rows are the few here.
-            let swapped = Product {
-                x: self.w,
-                w: self.x,
-                addend: self.addend.map(Matrix::t),
-                ..*self
-            };
-            return swapped.gemv(out, 1, outputs);
-        }
-        tiles::run(self, out)
     }
 
+    /// # Safety
+    /// As for [`Product::write`].
     unsafe fn axpy<O: Element>(&self, out: *mut O) {
         let x = self.x.widened(self.scale);
+        let x = Matrix::contiguous(&x, self.x.rows, self.x.cols);
         let mut buffer = Vec::new();
         let low = match self.low {
             Some(low) => (low.u, low.b.t().with_dense_rows(&mut buffer)),
@@ -100,19 +107,18 @@ impl<'a, T: Element> Product<'a, T> {
                 Matrix::contiguous(&[], 0, self.w.rows),
             ),
         };
-        let axpy = Axpy {
-            x: Matrix::contiguous(&x, self.x.rows, self.x.cols),
-            w: self.w.t(),
-            low,
-            addend: self.addend,
-            act: self.act,
-            out: Shared::new(out),
-        };
-        axpy.run()
+        let axpy = Axpy::new((x, self.w.t()), low, self.addend, self.act);
+        // SAFETY: the caller has room for the result.
+        unsafe { axpy.run(out) }
     }
 
+    /// Writes result (i, j) to `out[i · row + j · col]`.
+    ///
+    /// # Safety
+    /// `out` is valid for writes of all results, and nothing else touches it.
     unsafe fn gemv<O: Element>(&self, out: *mut O, row: usize, col: usize) {
         let x = self.x.widened(self.scale);
+        let x = Matrix::contiguous(&x, self.x.rows, self.x.cols);
         let mut buffer = Vec::new();
         let low = match self.low {
             Some(low) => (low.u, low.b.with_dense_rows(&mut buffer)),
@@ -121,20 +127,16 @@ impl<'a, T: Element> Product<'a, T> {
                 Matrix::contiguous(&[], self.w.rows, 0),
             ),
         };
-        let gemv = Gemv {
-            x: Matrix::contiguous(&x, self.x.rows, self.x.cols),
-            w: self.w,
-            low,
-            addend: self.addend,
-        };
+        let gemv = Gemv::new(x, self.w, low, self.addend);
         let out = Shared::new(out);
-        gemv.run(self.act, Output { out, row, col })
+        // SAFETY: the caller has room for every (i, j).
+        unsafe { gemv.run(self.act, Output { out, row, col }) }
     }
 }
 
-/// How many rows are few beside this many elements. Where they come from memory it is they that take the time, and
-/// reading them once is worth more than what GEMM does better; from the cache it is not, unless they would have to be
-/// widened for GEMM.
+/// The most rows of x for which W, `many`, is read by a GEMV and not multiplied by GEMM. A W of 8 MB or more comes from
+/// memory, where reading it once counts for more than what GEMM does better. A smaller one comes from a cache: there the
+/// GEMV is worth it for few rows, and for more of them where GEMM would have to widen 16-bit elements first.
 fn most_rows<T>(many: &Matrix<T>) -> usize {
     const LARGE: usize = 8 << 20;
     match many.rows * many.cols * size_of::<T>() {

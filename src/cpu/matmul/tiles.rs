@@ -1,4 +1,4 @@
-//! Many rows, through the `gemm` crate.
+//! Products of many rows, by the `gemm` crate.
 
 use super::matrix::Matrix;
 use super::narrow::Narrow;
@@ -11,7 +11,8 @@ use std::ops::Range;
 /// `out = scale · x·Wᵀ` by this thread, added to what is there if `add` is set.
 ///
 /// # Safety
-/// `out` has room for x.rows rows, `row` elements apart.
+/// `out` is valid for writes of x.rows rows of w.rows elements, `row` elements apart, which nothing else touches. If `add` is
+/// set, they are initialised.
 pub unsafe fn product(
     out: *mut f32,
     row: usize,
@@ -19,33 +20,38 @@ pub unsafe fn product(
     (x, w): (Matrix<f32>, Matrix<f32>),
     scale: f32,
 ) {
-    gemm::gemm(
-        x.rows,
-        w.rows,
-        x.cols,
-        out,
-        1,
-        row as isize,
-        add,
-        x.as_ptr(),
-        x.col as isize,
-        x.row as isize,
-        w.as_ptr(),
-        w.row as isize,
-        w.col as isize,
-        1.0,
-        scale,
-        false,
-        false,
-        false,
-        Parallelism::None,
-    );
+    assert_eq!(x.cols, w.cols);
+    // SAFETY: x and W have all elements of their rows and columns, as every `Matrix` has, and the caller has room for the
+    // result. `gemm` reads `out` only if `add` is set.
+    unsafe {
+        gemm::gemm(
+            x.rows,
+            w.rows,
+            x.cols,
+            out,
+            1,
+            row as isize,
+            add,
+            x.as_ptr(),
+            x.col as isize,
+            x.row as isize,
+            w.as_ptr(),
+            w.row as isize,
+            w.col as isize,
+            1.0,
+            scale,
+            false,
+            false,
+            false,
+            Parallelism::None,
+        );
+    }
 }
 
-/// Rows of a tile at most: more gain nothing.
+/// The most rows of a tile on either side: 256 × 256 sums of f32 are 256 KB, which an L2 cache holds.
 const MAX_TILE: usize = 256;
 
-/// Of the longer side, so many rows make a tile. Every thread should get two.
+/// The rows of a tile along the longer side of a product, `cost` being that of one row. Every thread should get two tiles.
 pub fn tile_len(long: usize, cost: usize) -> usize {
     if !parallel::is_shared(long, cost) {
         return MAX_TILE;
@@ -83,8 +89,13 @@ fn tiles<T: Element>(p: &Product<T>, tile: impl Fn(Range<usize>, Range<usize>) +
 /// 4096 × 4096 takes 15 % longer if they are not.
 ///
 /// # Safety
-/// `out` has room for the result.
+/// `out` is valid for writes of the result, rows one behind the other, and nothing else touches it.
 pub unsafe fn run<T: Element, O: Element>(p: &Product<T>, out: *mut O) {
+    let shape = (p.x.rows, p.w.rows);
+    assert!(p.low.is_none_or(|low| (low.u.rows, low.b.rows) == shape));
+    assert!(p
+        .addend
+        .is_none_or(|m| (m.rows, m.cols) == shape && m.has_dense_rows()));
     let by_row = p.x.rows > p.w.rows;
     let wide = match p.x.as_f32() {
         None if !by_row => Some(Wide::new(p.x)),
@@ -100,7 +111,8 @@ pub unsafe fn run<T: Element, O: Element>(p: &Product<T>, out: *mut O) {
         for start in outputs.clone().step_by(MAX_TILE) {
             let outputs = start..outputs.end.min(start + MAX_TILE);
             let w = p.w.rows(outputs.clone()).widened_into(&mut w_buffer);
-            // SAFETY: tiles are apart, and `out` has room for all.
+            // SAFETY: the ranges of `tiles` don't overlap, so that no other thread has this tile, and the caller has room
+            // for all of them. The assertions above are what `tile` asks of the product.
             unsafe { tile(p, (x, w), rows.clone(), outputs, out) };
         }
     });
@@ -133,8 +145,11 @@ impl Wide {
     }
 }
 
+/// Writes these outputs of these rows, of which `operands` are the rows of x and of W.
+///
 /// # Safety
-/// `out` has room for the result of `p`, and no other thread writes these rows of these outputs.
+/// `out` is valid for writes of the result of `p`, and no other thread writes these outputs of these rows. The product of low
+/// rank and the addend, where there are such, have the result's shape, and the addend's rows are dense.
 unsafe fn tile<T: Element, O: Element>(
     p: &Product<T>,
     operands: (Matrix<f32>, Matrix<f32>),
@@ -143,21 +158,20 @@ unsafe fn tile<T: Element, O: Element>(
     out: Shared<O>,
 ) {
     let (width, stride) = (outputs.len(), p.w.rows);
-    let mut sums = Vec::<f32>::with_capacity(rows.len() * width);
-    product(sums.as_mut_ptr(), width, false, operands, p.scale);
-    if let Some(low) = p.low {
-        let mut wide = Vec::new();
-        let b = low.b.rows(outputs.clone()).widened_into(&mut wide);
-        product(
-            sums.as_mut_ptr(),
-            width,
-            true,
-            (low.u.rows(rows.clone()), b),
-            1.0,
-        );
+    assert_eq!((operands.0.rows, operands.1.rows), (rows.len(), width));
+    let mut memory = Vec::<f32>::with_capacity(rows.len() * width);
+    let sums = memory.as_mut_ptr();
+    // SAFETY: `sums` has room for `width` sums of each row, which the first product initialises. Row `rows.start` and output
+    // `outputs.start` exist in the result, and in the addend of its shape.
+    unsafe {
+        product(sums, width, false, operands, p.scale);
+        if let Some(low) = p.low {
+            let mut wide = Vec::new();
+            let b = low.b.rows(outputs.clone()).widened_into(&mut wide);
+            product(sums, width, true, (low.u.rows(rows.clone()), b), 1.0);
+        }
+        let addend = |m: Matrix<T>| (m.as_ptr().add(rows.start * m.row + outputs.start), m.row);
+        let out = out.get().add(rows.start * stride + outputs.start);
+        Narrow::new((sums, rows.len(), width), p.addend.map(addend), out, stride).run(p.act)
     }
-    let addend = |m: Matrix<T>| (m.as_ptr().add(rows.start * m.row + outputs.start), m.row);
-    let out = out.get().add(rows.start * stride + outputs.start);
-    let sums = (sums.as_mut_ptr(), rows.len(), width);
-    Narrow::new(sums, p.addend.map(addend), out, stride).run(p.act)
 }

@@ -1,9 +1,9 @@
 //! Lanes of f32, one implementation per instruction set, chosen once at run time.
 //!
-//! `pulp`'s x86 tokens carry no F16C and it has no 16-bit lanes, so half-precision conversions could
-//! not inline through it; this trait is the small subset our kernels need, with f16 and bf16 loads
-//! and stores as first-class operations.
+//! The crate `pulp` has no f16 conversions on x86 and no 16-bit lanes. This trait is the small set of operations that our
+//! kernels need, among them loads and stores of f16 and bf16.
 
+pub(in crate::cpu) mod intrinsics;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 #[cfg(any(test, not(target_arch = "aarch64")))]
@@ -13,6 +13,40 @@ mod x86;
 
 use half::f16;
 use std::sync::OnceLock;
+
+/// Loads and stores of less than a vector, by way of an array that has room for a whole one.
+macro_rules! parts_of_vectors {
+    ($($T:ty: $load_few:ident by $load:ident, $store_few:ident by $store:ident;)*) => {$(
+        #[doc = concat!("As `", stringify!($load), "`, the first `n` < `LANES` values; the other lanes are 0.")]
+        ///
+        /// # Safety
+        /// `p` is valid for reads of `n` values.
+        #[inline(always)]
+        unsafe fn $load_few(self, p: *const $T, n: usize) -> Self::F {
+            let mut lanes = [<$T>::default(); MAX_LANES];
+            // SAFETY: n < LANES ≤ MAX_LANES, so the array has room for the n values that the caller has at `p`, and then
+            // for the vector that is loaded.
+            unsafe {
+                copy_few(p, lanes.as_mut_ptr(), n);
+                self.$load(lanes.as_ptr())
+            }
+        }
+        #[doc = concat!("As `", stringify!($store), "`, the first `n` < `LANES` values.")]
+        ///
+        /// # Safety
+        /// `p` is valid for writes of `n` values.
+        #[inline(always)]
+        unsafe fn $store_few(self, p: *mut $T, n: usize, x: Self::F) {
+            let mut lanes = [<$T>::default(); MAX_LANES];
+            // SAFETY: LANES ≤ MAX_LANES, so the array has room for the vector; n < LANES of it go to `p`, where the caller
+            // has room for them.
+            unsafe {
+                self.$store(lanes.as_mut_ptr(), x);
+                copy_few(lanes.as_ptr(), p, n);
+            }
+        }
+    )*};
+}
 
 /// One instruction set's vectors. Every method is `inline(always)`, so that it becomes a single
 /// instruction inside the `target_feature` function that [`dispatch`] enters.
@@ -102,60 +136,21 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// `p` is valid for writes of `LANES` values.
     unsafe fn store_u8(self, p: *mut u8, x: Self::I);
 
-    /// The first `n` < `LANES` values; the other lanes are 0.
-    ///
-    /// # Safety
-    /// `p` is valid for reads of `n` values.
-    #[inline(always)]
-    unsafe fn load_few_f32(self, p: *const f32, n: usize) -> Self::F {
-        self.load_f32(few(p, n).as_ptr())
-    }
-    /// As `load_few_f32`.
-    ///
-    /// # Safety
-    /// `p` is valid for reads of `n` values.
-    #[inline(always)]
-    unsafe fn load_few_f16(self, p: *const u16, n: usize) -> Self::F {
-        self.load_f16(few(p, n).as_ptr())
-    }
-    /// As `load_few_f32`.
-    ///
-    /// # Safety
-    /// `p` is valid for reads of `n` values.
-    #[inline(always)]
-    unsafe fn load_few_bf16(self, p: *const u16, n: usize) -> Self::F {
-        self.load_bf16(few(p, n).as_ptr())
+    parts_of_vectors! {
+        f32: load_few_f32 by load_f32, store_few_f32 by store_f32;
+        u16: load_few_f16 by load_f16, store_few_f16 by store_f16;
+        u16: load_few_bf16 by load_bf16, store_few_bf16 by store_bf16;
     }
 
-    /// Stores the first `n` < `LANES` values.
-    ///
-    /// # Safety
-    /// `p` is valid for writes of `n` values.
+    /// The bf16 nearest to each lane, ties to even, in the upper 16 bits, with anything in the lower ones. A NaN stays a NaN.
     #[inline(always)]
-    unsafe fn store_few_f32(self, p: *mut f32, n: usize, x: Self::F) {
-        let mut lanes = [0f32; MAX_LANES];
-        self.store_f32(lanes.as_mut_ptr(), x);
-        copy_few(lanes.as_ptr(), p, n);
-    }
-    /// Narrows to f16 and stores the first `n` < `LANES` values.
-    ///
-    /// # Safety
-    /// `p` is valid for writes of `n` values.
-    #[inline(always)]
-    unsafe fn store_few_f16(self, p: *mut u16, n: usize, x: Self::F) {
-        let mut lanes = [0u16; MAX_LANES];
-        self.store_f16(lanes.as_mut_ptr(), x);
-        copy_few(lanes.as_ptr(), p, n);
-    }
-    /// Narrows to bf16 and stores the first `n` < `LANES` values.
-    ///
-    /// # Safety
-    /// `p` is valid for writes of `n` values.
-    #[inline(always)]
-    unsafe fn store_few_bf16(self, p: *mut u16, n: usize, x: Self::F) {
-        let mut lanes = [0u16; MAX_LANES];
-        self.store_bf16(lanes.as_mut_ptr(), x);
-        copy_few(lanes.as_ptr(), p, n);
+    fn round_to_bf16(self, x: Self::F) -> Self::I {
+        let bits = self.bits(x);
+        let odd = self.and(self.sar::<16>(bits), self.isplat(1));
+        let rounded = self.iadd(bits, self.iadd(odd, self.isplat(0x7fff)));
+        // Rounding could carry a NaN's payload into infinity: keep it, made quiet.
+        let quiet = self.or(bits, self.isplat(0x0040_0000));
+        self.bits(self.select(self.eq(x, x), self.float(rounded), self.float(quiet)))
     }
 
     #[inline(always)]
@@ -179,43 +174,37 @@ pub trait Simd: Copy + Send + Sync + 'static {
         unsafe { self.store_f32(lanes.as_mut_ptr(), a) };
         lanes
     }
-    /// The sum of the lanes, as a fixed tree.
+    /// The sum of the lanes, added as the tree of [`reduce_lanes`].
     #[inline(always)]
     fn reduce_add(self, a: Self::F) -> f32 {
-        let mut lanes = self.to_array(a);
-        let mut n = Self::LANES;
-        while n > 1 {
-            n /= 2;
-            for i in 0..n {
-                lanes[i] += lanes[i + n];
-            }
-        }
-        lanes[0]
+        reduce_lanes(self, a, |a, b| a + b)
     }
     /// The largest lane; none may be NaN.
     #[inline(always)]
     fn reduce_max(self, a: Self::F) -> f32 {
-        let mut lanes = self.to_array(a);
-        let mut n = Self::LANES;
-        while n > 1 {
-            n /= 2;
-            for i in 0..n {
-                lanes[i] = if lanes[i] > lanes[i + n] {
-                    lanes[i]
-                } else {
-                    lanes[i + n]
-                };
-            }
-        }
-        lanes[0]
+        reduce_lanes(self, a, |a, b| if a > b { a } else { b })
     }
+}
+
+/// All lanes joined: the upper half with the lower, then what are the quarters, and so on.
+#[inline(always)]
+fn reduce_lanes<S: Simd>(s: S, a: S::F, join: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut lanes = s.to_array(a);
+    let mut n = S::LANES;
+    while n > 1 {
+        n /= 2;
+        for i in 0..n {
+            lanes[i] = join(lanes[i], lanes[i + n]);
+        }
+    }
+    lanes[0]
 }
 
 /// The widest vector of any instruction set here.
 pub const MAX_LANES: usize = 16;
 
-/// Copies `n` < 16 values in pieces of fixed sizes, sooner than `memcpy` would choose its way. Compiled once, not at the end
-/// of every loop of every kernel.
+/// Copies `n` < 16 values in pieces of fixed sizes: faster than a `memcpy` that first has to look at its length. Compiled
+/// once, not at the end of every loop of every kernel.
 ///
 /// # Safety
 /// `from` is valid for reads, `to` for writes of `n` values, and they don't overlap.
@@ -225,8 +214,11 @@ unsafe fn copy_few<T: Copy>(mut from: *const T, mut to: *mut T, n: usize) {
     macro_rules! piece {
         ($len:literal) => {
             if n & $len != 0 {
-                std::ptr::copy_nonoverlapping(from, to, $len);
-                (from, to) = (from.add($len), to.add($len));
+                // SAFETY: the pieces whose bits are set in n < 16 add up to n values.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(from, to, $len);
+                    (from, to) = (from.add($len), to.add($len));
+                }
             }
         };
     }
@@ -234,15 +226,9 @@ unsafe fn copy_few<T: Copy>(mut from: *const T, mut to: *mut T, n: usize) {
     piece!(4);
     piece!(2);
     if n & 1 != 0 {
-        *to = *from;
+        // SAFETY: the pieces before it left one value.
+        unsafe { *to = *from };
     }
-}
-
-#[inline(always)]
-unsafe fn few<T: Copy + Default>(p: *const T, n: usize) -> [T; MAX_LANES] {
-    let mut lanes = [T::default(); MAX_LANES];
-    copy_few(p, lanes.as_mut_ptr(), n);
-    lanes
 }
 
 /// Code that is generic over the instruction set. `run` must be `inline(always)`.
@@ -303,9 +289,11 @@ impl Isa {
     pub unsafe fn run<K: Kernel>(self, kernel: K) -> K::Output {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => x86::run_avx512(kernel),
+            // SAFETY: `available` names it on a CPU with AVX-512F, AVX2, FMA and F16C alone.
+            Isa::Avx512 => unsafe { x86::run_avx512(kernel) },
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => x86::run_avx2(kernel),
+            // SAFETY: `available` names it on a CPU with AVX2, FMA and F16C alone.
+            Isa::Avx2 => unsafe { x86::run_avx2(kernel) },
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => kernel.run(neon::Neon),
             #[cfg(target_arch = "x86_64")]
@@ -329,7 +317,7 @@ fn best() -> Isa {
     *BEST.get_or_init(|| Isa::available()[0])
 }
 
-/// Never inlined: `half` looks for the instruction each time, and has a long way without it.
+/// Never inlined: `half` asks each time whether the CPU has the instruction, and brings much code for those without it.
 #[inline(never)]
 pub fn widen_f16(x: f16) -> f32 {
     x.to_f32()

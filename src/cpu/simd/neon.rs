@@ -1,26 +1,17 @@
 //! NEON, the baseline of every AArch64 CPU.
 
+use super::intrinsics::{intrinsics, memory_intrinsics};
 use super::{Kernel, Simd};
 use core::arch::aarch64::*;
 use core::arch::asm;
 
+/// Any CPU of this architecture has its instructions.
 #[derive(Clone, Copy)]
 pub struct Neon;
 
 #[inline(never)]
 fn call<K: Kernel>(kernel: K) -> K::Output {
     kernel.run(Neon)
-}
-
-/// Stamps trait methods that are one intrinsic each.
-macro_rules! intrinsics {
-    ($($name:ident($($arg:ident: $ty:ty),*) -> $out:ty = $body:expr;)*) => {$(
-        #[inline(always)]
-        fn $name(self, $($arg: $ty),*) -> $out {
-            // SAFETY: NEON is part of the AArch64 baseline.
-            unsafe { $body }
-        }
-    )*};
 }
 
 impl Simd for Neon {
@@ -56,66 +47,36 @@ impl Simd for Neon {
         isub(a: int32x4_t, b: int32x4_t) -> int32x4_t = vsubq_s32(a, b);
         and(a: int32x4_t, b: int32x4_t) -> int32x4_t = vandq_s32(a, b);
         or(a: int32x4_t, b: int32x4_t) -> int32x4_t = vorrq_s32(a, b);
+        shl<const N: i32>(a: int32x4_t) -> int32x4_t = vshlq_n_s32::<N>(a);
+        sar<const N: i32>(a: int32x4_t) -> int32x4_t = vshrq_n_s32::<N>(a);
         reduce_max(a: float32x4_t) -> f32 = vmaxvq_f32(a);
     }
-
-    #[inline(always)]
-    fn shl<const N: i32>(self, a: int32x4_t) -> int32x4_t {
-        // SAFETY: NEON is part of the AArch64 baseline.
-        unsafe { vshlq_n_s32::<N>(a) }
-    }
-    #[inline(always)]
-    fn sar<const N: i32>(self, a: int32x4_t) -> int32x4_t {
-        // SAFETY: NEON is part of the AArch64 baseline.
-        unsafe { vshrq_n_s32::<N>(a) }
-    }
-
-    #[inline(always)]
-    unsafe fn load_f32(self, p: *const f32) -> float32x4_t {
-        vld1q_f32(p)
-    }
-    #[inline(always)]
-    unsafe fn store_f32(self, p: *mut f32, x: float32x4_t) {
-        vst1q_f32(p, x)
-    }
-    // The f16 conversions are baseline instructions whose intrinsics need an unstable type.
-    #[inline(always)]
-    unsafe fn load_f16(self, p: *const u16) -> float32x4_t {
-        let half = vld1_u16(p);
-        let wide: float32x4_t;
-        asm!("fcvtl {0:v}.4s, {1:v}.4h", out(vreg) wide, in(vreg) half, options(pure, nomem, nostack));
-        wide
-    }
-    #[inline(always)]
-    unsafe fn store_f16(self, p: *mut u16, x: float32x4_t) {
-        let half: uint16x4_t;
-        asm!("fcvtn {0:v}.4h, {1:v}.4s", out(vreg) half, in(vreg) x, options(pure, nomem, nostack));
-        vst1_u16(p, half)
-    }
-    #[inline(always)]
-    unsafe fn load_bf16(self, p: *const u16) -> float32x4_t {
-        vreinterpretq_f32_u32(vshll_n_u16::<16>(vld1_u16(p)))
-    }
-    #[inline(always)]
-    unsafe fn store_bf16(self, p: *mut u16, x: float32x4_t) {
-        let bits = vreinterpretq_u32_f32(x);
-        let odd = vandq_u32(vshrq_n_u32::<16>(bits), vdupq_n_u32(1));
-        let rounded = vaddq_u32(bits, vaddq_u32(odd, vdupq_n_u32(0x7fff)));
-        // Rounding could carry a NaN's payload into infinity: keep it, made quiet.
-        let quiet = vorrq_u32(bits, vdupq_n_u32(0x0040_0000));
-        let picked = vbslq_u32(vceqq_f32(x, x), rounded, quiet);
-        vst1_u16(p, vshrn_n_u32::<16>(picked))
-    }
-    #[inline(always)]
-    unsafe fn load_u8(self, p: *const u8) -> int32x4_t {
-        let bytes = vcreate_u8(p.cast::<u32>().read_unaligned().into());
-        vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(vmovl_u8(bytes))))
-    }
-    #[inline(always)]
-    unsafe fn store_u8(self, p: *mut u8, x: int32x4_t) {
-        let words = vmovn_u32(vreinterpretq_u32_s32(x));
-        let bytes = vmovn_u16(vcombine_u16(words, words));
-        p.cast::<u32>()
-            .write_unaligned(vget_lane_u32::<0>(vreinterpret_u32_u8(bytes)))
+    memory_intrinsics! {
+        load_f32(p: *const f32) -> float32x4_t = vld1q_f32(p);
+        store_f32(p: *mut f32, x: float32x4_t) -> () = vst1q_f32(p, x);
+        // The f16 conversions are baseline instructions whose intrinsics need an unstable type.
+        load_f16(p: *const u16) -> float32x4_t = {
+            let half = vld1_u16(p);
+            let wide: float32x4_t;
+            asm!("fcvtl {0:v}.4s, {1:v}.4h", out(vreg) wide, in(vreg) half, options(pure, nomem, nostack));
+            wide
+        };
+        store_f16(p: *mut u16, x: float32x4_t) -> () = {
+            let half: uint16x4_t;
+            asm!("fcvtn {0:v}.4h, {1:v}.4s", out(vreg) half, in(vreg) x, options(pure, nomem, nostack));
+            vst1_u16(p, half)
+        };
+        load_bf16(p: *const u16) -> float32x4_t = vreinterpretq_f32_u32(vshll_n_u16::<16>(vld1_u16(p)));
+        store_bf16(p: *mut u16, x: float32x4_t) -> () =
+            vst1_u16(p, vshrn_n_u32::<16>(vreinterpretq_u32_s32(Neon.round_to_bf16(x))));
+        load_u8(p: *const u8) -> int32x4_t = {
+            let bytes = vcreate_u8(p.cast::<u32>().read_unaligned().into());
+            vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(vmovl_u8(bytes))))
+        };
+        store_u8(p: *mut u8, x: int32x4_t) -> () = {
+            let words = vmovn_u32(vreinterpretq_u32_s32(x));
+            let bytes = vreinterpret_u32_u8(vmovn_u16(vcombine_u16(words, words)));
+            p.cast::<u32>().write_unaligned(vget_lane_u32::<0>(bytes))
+        };
     }
 }

@@ -1,5 +1,6 @@
 //! Plain Rust over N lanes, which LLVM turns into the vectors that the target has.
 
+use super::intrinsics::memory_intrinsics;
 use super::{narrow_f16, widen_f16, Kernel, Simd};
 use half::{bf16, f16};
 use std::array::from_fn;
@@ -74,40 +75,18 @@ impl<const N: usize> Simd for Portable<N> {
         a.map(|a| a >> K)
     }
 
-    #[inline(always)]
-    unsafe fn load_f32(self, p: *const f32) -> [f32; N] {
-        p.cast::<[f32; N]>().read_unaligned()
-    }
-    #[inline(always)]
-    unsafe fn store_f32(self, p: *mut f32, x: [f32; N]) {
-        p.cast::<[f32; N]>().write_unaligned(x)
-    }
-    #[inline(always)]
-    unsafe fn load_f16(self, p: *const u16) -> [f32; N] {
-        let bits = p.cast::<[u16; N]>().read_unaligned();
-        bits.map(|b| widen_f16(f16::from_bits(b)))
-    }
-    #[inline(always)]
-    unsafe fn store_f16(self, p: *mut u16, x: [f32; N]) {
-        let bits = x.map(|x| narrow_f16(x).to_bits());
-        p.cast::<[u16; N]>().write_unaligned(bits)
-    }
-    #[inline(always)]
-    unsafe fn load_bf16(self, p: *const u16) -> [f32; N] {
-        let bits = p.cast::<[u16; N]>().read_unaligned();
-        bits.map(|b| f32::from_bits((b as u32) << 16))
-    }
-    #[inline(always)]
-    unsafe fn store_bf16(self, p: *mut u16, x: [f32; N]) {
-        let bits = x.map(|x| bf16::from_f32(x).to_bits());
-        p.cast::<[u16; N]>().write_unaligned(bits)
-    }
-    #[inline(always)]
-    unsafe fn load_u8(self, p: *const u8) -> [i32; N] {
-        p.cast::<[u8; N]>().read_unaligned().map(i32::from)
-    }
-    #[inline(always)]
-    unsafe fn store_u8(self, p: *mut u8, x: [i32; N]) {
-        p.cast::<[u8; N]>().write_unaligned(x.map(|x| x as u8))
+    memory_intrinsics! {
+        load_f32(p: *const f32) -> [f32; N] = p.cast::<[f32; N]>().read_unaligned();
+        store_f32(p: *mut f32, x: [f32; N]) -> () = p.cast::<[f32; N]>().write_unaligned(x);
+        load_f16(p: *const u16) -> [f32; N] =
+            p.cast::<[u16; N]>().read_unaligned().map(|bits| widen_f16(f16::from_bits(bits)));
+        store_f16(p: *mut u16, x: [f32; N]) -> () =
+            p.cast::<[u16; N]>().write_unaligned(x.map(|x| narrow_f16(x).to_bits()));
+        load_bf16(p: *const u16) -> [f32; N] =
+            p.cast::<[u16; N]>().read_unaligned().map(|bits| f32::from_bits(u32::from(bits) << 16));
+        store_bf16(p: *mut u16, x: [f32; N]) -> () =
+            p.cast::<[u16; N]>().write_unaligned(x.map(|x| bf16::from_f32(x).to_bits()));
+        load_u8(p: *const u8) -> [i32; N] = p.cast::<[u8; N]>().read_unaligned().map(i32::from);
+        store_u8(p: *mut u8, x: [i32; N]) -> () = p.cast::<[u8; N]>().write_unaligned(x.map(|x| x as u8));
     }
 }

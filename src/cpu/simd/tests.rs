@@ -1,4 +1,5 @@
 use super::*;
+use crate::cpu::element::Element;
 use half::{bf16, f16};
 
 /// Checks conversions, comparisons and reductions of one instruction set, lane by lane.
@@ -9,42 +10,12 @@ impl Kernel for Lanes<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let mut out32 = [0f32; MAX_LANES];
-        let mut out16 = [0u16; MAX_LANES];
         for x in self.0.chunks_exact(S::LANES) {
             // SAFETY: `x` has LANES values, the outputs at least as many.
             unsafe {
                 let v = s.load_f32(x.as_ptr());
-                s.store_f16(out16.as_mut_ptr(), v);
-                for (&x, &bits) in x.iter().zip(&out16) {
-                    let want = f16::from_f32(x);
-                    assert!(
-                        same(want.to_f32(), f16::from_bits(bits).to_f32()),
-                        "f16({x})"
-                    );
-                }
-                s.store_f32(out32.as_mut_ptr(), s.load_f16(out16.as_ptr()));
-                for (&bits, &wide) in out16.iter().zip(&out32[..S::LANES]) {
-                    assert!(
-                        same(f16::from_bits(bits).to_f32(), wide),
-                        "widen f16 {bits:#x}"
-                    );
-                }
-                s.store_bf16(out16.as_mut_ptr(), v);
-                for (&x, &bits) in x.iter().zip(&out16) {
-                    let want = bf16::from_f32(x);
-                    assert!(
-                        same(want.to_f32(), bf16::from_bits(bits).to_f32()),
-                        "bf16({x})"
-                    );
-                }
-                s.store_f32(out32.as_mut_ptr(), s.load_bf16(out16.as_ptr()));
-                for (&bits, &wide) in out16.iter().zip(&out32[..S::LANES]) {
-                    assert!(
-                        same(bf16::from_bits(bits).to_f32(), wide),
-                        "widen bf16 {bits:#x}"
-                    );
-                }
+                check_16_bits::<S, f16>(s, x);
+                check_16_bits::<S, bf16>(s, x);
                 let bytes: [u8; MAX_LANES] = std::array::from_fn(|i| (x[0].to_bits() >> i) as u8);
                 let wide = s.load_u8(bytes.as_ptr());
                 let floats = s.to_array(s.to_float(wide));
@@ -74,6 +45,22 @@ impl Kernel for Lanes<'_> {
                 }
             }
         }
+    }
+}
+
+/// Rounds a vector to a 16-bit type and widens it again.
+#[inline(always)]
+fn check_16_bits<S: Simd, T: Element>(s: S, x: &[f32]) {
+    assert_eq!(x.len(), S::LANES);
+    let mut narrow = [T::ZERO; MAX_LANES];
+    // SAFETY: `x` has LANES values, `narrow` MAX_LANES.
+    let wide = unsafe {
+        T::store(s, narrow.as_mut_ptr(), s.load_f32(x.as_ptr()));
+        s.to_array(T::load(s, narrow.as_ptr()))
+    };
+    for (i, &x) in x.iter().enumerate() {
+        assert!(same(T::narrow(x).widen(), narrow[i].widen()), "{x} rounded");
+        assert!(same(narrow[i].widen(), wide[i]), "{:?} widened", narrow[i]);
     }
 }
 
