@@ -138,16 +138,13 @@ mod tests {
 
     fn shape(groups: usize, c_in: usize, c_out: usize, kernel: usize) -> Conv2dShape {
         Conv2dShape {
-            batch: 1,
             groups,
             c_in,
             c_out,
             input: [32, 32],
             kernel: [kernel, kernel],
             output: [33 - kernel, 33 - kernel],
-            stride: [1, 1],
-            padding: [0, 0],
-            dilation: [1, 1],
+            ..Conv2dShape::of_one_pixel()
         }
     }
 

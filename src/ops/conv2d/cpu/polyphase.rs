@@ -110,14 +110,11 @@ impl<T: Element> Kernel for Pack<'_, T> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        // SAFETY: PHASES is 0 unless it is the stride and the pixels of a row are neighbours.
-        unsafe {
-            match (self.layout.stride[1], self.x.column_stride()) {
-                (1, 1) => self.channels::<S, 1>(s),
-                (2, 1) => self.channels::<S, 2>(s),
-                (4, 1) => self.channels::<S, 4>(s),
-                _ => self.channels::<S, 0>(s),
-            }
+        match (self.layout.stride[1], self.x.column_stride()) {
+            (1, 1) => self.channels::<S, 1>(s),
+            (2, 1) => self.channels::<S, 2>(s),
+            (4, 1) => self.channels::<S, 4>(s),
+            _ => self.channels::<S, 0>(s),
         }
     }
 }
@@ -125,12 +122,10 @@ impl<T: Element> Kernel for Pack<'_, T> {
 impl<T: Element> Pack<'_, T> {
     /// All channels. `PHASES` is the number of phases of a row, whose pixels are neighbours; or 0 for any number of phases
     /// and any stride of the pixels.
-    ///
-    /// # Safety
-    /// If `PHASES` isn't 0, it is the layout's `stride[1]`, and x's column stride is 1.
     #[inline(always)]
-    unsafe fn channels<S: Simd, const PHASES: usize>(&self, s: S) {
+    fn channels<S: Simd, const PHASES: usize>(&self, s: S) {
         let PolyphaseLayout { stride, rows, cols } = self.layout;
+        assert!(PHASES == 0 || [PHASES, 1] == [stride[1], self.x.column_stride()]);
         let columns = self.columns(PHASES > 0);
         for (i, channel) in self.channels.clone().enumerate() {
             let pixels = self.x.channel(self.image, channel);
@@ -142,7 +137,7 @@ impl<T: Element> Pack<'_, T> {
                     // The same row of all phases across: from one to the next it is `rows · cols` elements.
                     let to = plane.wrapping_add((phase * stride[1] * rows + r) * cols);
                     // SAFETY: a plane has `cols` elements for each of `rows` rows of each phase, and `to` is such a row.
-                    // `inside` are the rows that x has.
+                    // `inside` are the rows that x has. PHASES has been checked.
                     unsafe {
                         if !inside.contains(&r) {
                             for across in 0..stride[1] {
@@ -180,7 +175,8 @@ impl<T: Element> Pack<'_, T> {
     /// One row of the image, which begins at `from`, to all phases across.
     ///
     /// # Safety
-    /// That of [`Pack::channels`]; `from` is a row of x, and `to` is the first phase's row in a packed plane.
+    /// `from` is a row of x, and `to` is the first phase's row in a packed plane. If `PHASES` isn't 0, it is the layout's
+    /// `stride[1]`, and x's column stride is 1.
     #[inline(always)]
     unsafe fn row<S: Simd, const PHASES: usize>(
         &self,

@@ -93,9 +93,9 @@ pub fn by_phases<T: Element>(g: &Conv2dShape, y: Image<T>, weights: &[T], out: O
     let gemm = ImplicitGemm {
         batch: g.batch,
         groups: g.groups,
-        x: y,
         c_in: g.c_out,
         c_out: g.c_in,
+        x: y,
         grid: [0, 1].map(|i| (g.input[i] - 1 + g.padding[i]) / g.stride[i] + 1),
         stride: [1, 1],
         halo,

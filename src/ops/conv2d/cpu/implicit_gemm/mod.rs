@@ -32,10 +32,10 @@ const ROWS_AT_ONCE: usize = 16 * TILE_ROWS;
 pub struct ImplicitGemm<'a, T> {
     pub batch: usize,
     pub groups: usize,
-    pub x: Image<'a, T>,
     /// Channels of a group of x, and of the output.
     pub c_in: usize,
     pub c_out: usize,
+    pub x: Image<'a, T>,
     /// Rows and columns of positions.
     pub grid: [usize; 2],
     /// Rows and columns of x from one position to the next.
