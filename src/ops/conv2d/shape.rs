@@ -5,9 +5,12 @@ use crate::check;
 use crate::cpu::alloc;
 use candle_core::{DType, Result, Shape};
 
-/// Elements of an image with its padding (256 MB in f32) that are accepted however small the image is. Real models stay far
-/// below: dilation 36 on 33 by 33 pixels of 2048 channels has 2^24.5.
-const MAX_PADDED: usize = 1 << 26;
+/// Elements of an image with its padding (256 MB in f32) that are accepted however small the image and the machine are. Most
+/// models stay far below: dilation 36 on 33 by 33 pixels of 2048 channels has 2^24.5.
+const SMALL_PADDED: usize = 1 << 26;
+/// Elements of all images with their padding that are accepted however small the images and however large the machine is: 4 GB
+/// in f32, which take seconds to pack.
+const MAX_PADDED: usize = 1 << 30;
 
 /// A convolution of x `[batch, groups · c_in, ..input]` with w `[groups · c_out, c_in, ..kernel]` to y `[batch, groups ·
 /// c_out, ..output]`. It also describes the gradient of w, made of x and y's gradient, and the gradient of x, made of w and
@@ -139,8 +142,9 @@ impl Conv2dShape {
         })
     }
 
-    /// Whether this machine can compute the convolution in that dtype: x, w and y fit in its memory, and the padded image is
-    /// not much larger than the image or the result. Padding is read like pixels, so that an absurd one takes forever.
+    /// Whether this machine can compute the convolution in that dtype: x, w and y fit in its memory, which a Mac's GPU shares,
+    /// and the padded images are not much larger than the images or the result, or small beside the memory. Padding is
+    /// read like pixels, so that an absurd one takes forever; and the weight's gradient and the reference store it.
     pub fn check_memory(&self, name: &str, dtype: DType) -> Result<()> {
         let memory = alloc::physical_memory();
         for dims in self.dims() {
@@ -159,7 +163,9 @@ impl Conv2dShape {
         // No overflow: these are sums that the constructors have checked.
         let padded = [0, 1].map(|i| self.input[i] + 2 * self.padding[i]);
         let most = elements(self.input).max(elements(self.output)).unwrap_or(0);
-        let most = most.saturating_mul(16).max(MAX_PADDED);
+        // A quarter of the memory in f64, the widest dtype.
+        let small = (memory / (4 * size_of::<f64>())).min(MAX_PADDED) / self.batch.max(1);
+        let most = most.saturating_mul(16).max(SMALL_PADDED).max(small);
         match elements(padded) {
             Some(n) if n <= most => Ok(()),
             _ => {
