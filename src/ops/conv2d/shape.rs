@@ -8,8 +8,8 @@ use candle_core::{DType, Result, Shape};
 /// Elements of an image with its padding (256 MB in f32) that are accepted however small the image and the machine are. Most
 /// models stay far below: dilation 36 on 33 by 33 pixels of 2048 channels has 2^24.5.
 const SMALL_PADDED: usize = 1 << 26;
-/// Elements of all images with their padding that are accepted however small the images and however large the machine is: 4 GB
-/// in f32, which take seconds to pack.
+/// Elements of all images with their padding that are accepted of small images on a machine with much memory: 4 GB in f32,
+/// which take seconds to pack.
 const MAX_PADDED: usize = 1 << 30;
 
 /// A convolution of x `[batch, groups · c_in, ..input]` with w `[groups · c_out, c_in, ..kernel]` to y `[batch, groups ·

@@ -1,12 +1,13 @@
 //! Convolutions on the CPU, in f32 whatever the dtype.
 //!
 //! ```text
-//!     forward ───────┬─ by_winograd ──── winograd ───────┐
-//!                    └─ by_gemm ─────┬── implicit_gemm ──┴── tile, epilogue
-//!     transposed ────┬─ (stride 1) ──┘     │
-//!                    └─ by_phases ─────────┘             all of them read an image
-//!     weight_grad ──── weight_grad                       that is packed by polyphase
+//!     forward ───────────────────┬─ convolve ──┬─ Winograd ───────────────────────┬─ TileGemm, Output
+//!     transposed ─┬─ (stride 1) ─┘             └─ by_gemm ───┬─ ImplicitGemm ─────┘
+//!                 └─ (other strides) ──────────── by_phases ─┘
+//!     weight_grad ─────────────────────────────── WeightGrad ──────────────────────── Panel
 //! ```
+//!
+//! All of them read an image that is packed by polyphase.rs.
 
 mod blocks;
 mod epilogue;

@@ -196,6 +196,7 @@ fn pack<T: Element>(
         alloc::build(len + MAX_LANES, |to: *mut f32| {
             std::ptr::write_bytes(to.add(len), 0, MAX_LANES);
             let to = Shared::new(to);
+            // Rows of whole images are long, so that packing costs less than the `PACK_COST` of blocks.
             parallel::ranges(count, 2 * plane, 1, |range| {
                 for i in range {
                     let (image, channel) = (images.start + i / channels, i % channels);

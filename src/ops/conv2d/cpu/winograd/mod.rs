@@ -83,6 +83,8 @@ impl<T: Element> Winograd<'_, T> {
         let part = g.c_out.div_ceil(parts).next_multiple_of(TILE_ROWS);
         let parts = g.c_out.div_ceil(part);
         let positions = blocks.size[0] * blocks.input.cols;
+        // In the unit of `parallel`, of which an FMA is an eighth: a product is transformed at the cost of 8 FMAs, and so is an
+        // input.
         let cost = positions * POINTS * (part.min(g.c_out) * (g.c_in + 8) / 8 + g.c_in);
         parallel::ranges(jobs * parts, cost, 1, |units| {
             for unit in units {
