@@ -8,7 +8,7 @@ use candle_nn::Conv2dConfig;
 macro_rules! functions {
     ($($function:ident($($arg:ident: $type:ty),*) -> $layer:ty;)*) => {$(
         #[doc = concat!("[`candle_nn::", stringify!($function), "()`] with an adapter if it is a target.")]
-        pub fn $function($($arg: $type,)* vb: LoraBuilder) -> Result<$layer> {
+        pub fn $function($($arg: $type,)* vb: super::LoraBuilder) -> candle_core::Result<$layer> {
             vb.$function($($arg),*)
         }
     )*};
