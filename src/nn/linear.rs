@@ -51,21 +51,13 @@ impl Linear {
         act.with(|act| Self { act, ..self })
     }
 
-    /// The weight, `[out, in]`.
-    pub fn weight(&self) -> &Tensor {
-        &self.weight
-    }
-
-    /// The bias, `[out]`.
-    pub fn bias(&self) -> Option<&Tensor> {
-        self.bias.as_ref()
-    }
-
     /// The activation; `Act::Identity` if there is none.
     pub fn act(&self) -> Act {
         self.act
     }
 }
+
+weight_and_bias!(Linear);
 
 impl From<candle_nn::Linear> for Linear {
     fn from(stock: candle_nn::Linear) -> Self {

@@ -22,6 +22,23 @@
 //! # candle_core::Result::Ok(())
 //! ```
 
+/// What a layer with a weight and a bias lets users read.
+macro_rules! weight_and_bias {
+    ($layer:ident) => {
+        impl $layer {
+            /// The weight.
+            pub fn weight(&self) -> &Tensor {
+                &self.weight
+            }
+
+            /// The bias, if there is one.
+            pub fn bias(&self) -> Option<&Tensor> {
+                self.bias.as_ref()
+            }
+        }
+    };
+}
+
 pub mod activation;
 pub mod conv;
 pub mod group_norm;

@@ -2,6 +2,7 @@
 
 use super::signal;
 use crate::devices::devices;
+use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_fused::ops::{conv1d, conv2d, conv_transpose1d, conv_transpose2d, Act};
 use candle_nn::{Conv1dConfig, Conv2dConfig, ConvTranspose1dConfig, ConvTranspose2dConfig};
@@ -167,6 +168,45 @@ fn outputs_that_no_pixel_reaches() -> Result<()> {
         (want[0], want[1]) = (2.5, 20.5);
         (want[stride], want[stride + 1]) = (3.5, 30.5);
         assert_eq!(y, want);
+    }
+    Ok(())
+}
+
+/// Padding that is much larger than the image, and no absurd one: the rates of a spatial pyramid on a small image. Only the
+/// middle of the kernel meets pixels.
+#[test]
+fn a_small_image_in_a_large_padding() -> Result<()> {
+    let (channels, rate) = (256, 256);
+    let config = Conv2dConfig {
+        padding: rate,
+        dilation: rate,
+        ..Default::default()
+    };
+    for device in devices() {
+        let tensor = |dims: &[usize], seed| {
+            Var::from_tensor(&signal(dims, seed, DType::F32)?.to_device(device)?)
+        };
+        let (x, w) = (
+            tensor(&[1, channels, 8, 8], 1)?,
+            tensor(&[1, channels, 3, 3], 2)?,
+        );
+        let y = conv2d(&x, &w, None, config, Act::Identity)?;
+        let middle = w.narrow(2, 1, 1)?.narrow(3, 1, 1)?;
+        let want = middle.broadcast_mul(&x)?.sum_keepdim(1)?;
+        let (grads, expected) = (
+            y.sqr()?.sum_all()?.backward()?,
+            want.sqr()?.sum_all()?.backward()?,
+        );
+        let of = |grads: &GradStore, var: &Var| grads.get(var).expect("a gradient").clone();
+        for (got, want) in [
+            (y, want),
+            (of(&grads, &x), of(&expected, &x)),
+            (of(&grads, &w), of(&expected, &w)),
+        ] {
+            let largest = want.abs()?.max_all()?.to_scalar::<f32>()?;
+            let error = (got - want)?.abs()?.max_all()?.to_scalar::<f32>()?;
+            assert!(error <= 1e-5 * largest, "{error} of {largest}");
+        }
     }
     Ok(())
 }

@@ -64,18 +64,6 @@ impl Conv2d {
         self
     }
 
-    pub fn config(&self) -> &Conv2dConfig {
-        &self.config
-    }
-
-    pub fn weight(&self) -> &Tensor {
-        &self.weight
-    }
-
-    pub fn bias(&self) -> Option<&Tensor> {
-        self.bias.as_ref()
-    }
-
     pub fn act(&self) -> Act {
         self.op.act
     }
@@ -138,15 +126,7 @@ impl Conv2d {
     }
 }
 
-impl From<candle_nn::Conv2d> for Conv2d {
-    fn from(stock: candle_nn::Conv2d) -> Self {
-        Self::new(
-            stock.weight().clone(),
-            stock.bias().cloned(),
-            *stock.config(),
-        )
-    }
-}
+parameters!(Conv2d, Conv2dConfig);
 
 impl Module for Conv2d {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {

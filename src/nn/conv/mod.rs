@@ -1,6 +1,26 @@
 //! [`candle_nn::conv`] on fused kernels: the bias and an optional activation are applied before a result is written, and
 //! input, weight and bias get gradients at every stride, dilation and number of groups.
 
+/// What users can read of a layer with a weight, a bias and a config, and what makes one of a stock layer.
+macro_rules! parameters {
+    ($layer:ident, $config:ident) => {
+        weight_and_bias!($layer);
+
+        impl $layer {
+            pub fn config(&self) -> &$config {
+                &self.config
+            }
+        }
+
+        impl From<candle_nn::$layer> for $layer {
+            fn from(stock: candle_nn::$layer) -> Self {
+                let (weight, bias) = (stock.weight().clone(), stock.bias().cloned());
+                Self::new(weight, bias, *stock.config())
+            }
+        }
+    };
+}
+
 mod conv2d;
 
 pub use candle_nn::conv::{
@@ -41,32 +61,12 @@ macro_rules! layer {
                 act.with(|act| Self { act, ..self })
             }
 
-            pub fn config(&self) -> &$config {
-                &self.config
-            }
-
-            pub fn weight(&self) -> &Tensor {
-                &self.weight
-            }
-
-            pub fn bias(&self) -> Option<&Tensor> {
-                self.bias.as_ref()
-            }
-
             pub fn act(&self) -> Act {
                 self.act
             }
         }
 
-        impl From<candle_nn::$layer> for $layer {
-            fn from(stock: candle_nn::$layer) -> Self {
-                Self::new(
-                    stock.weight().clone(),
-                    stock.bias().cloned(),
-                    *stock.config(),
-                )
-            }
-        }
+        parameters!($layer, $config);
 
         impl Module for $layer {
             fn forward(&self, x: &Tensor) -> Result<Tensor> {

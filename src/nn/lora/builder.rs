@@ -82,6 +82,26 @@ struct Source {
     tensors: Tensors,
 }
 
+/// Methods that make a convolution with the variables that `candle_nn`'s function of the same name takes.
+macro_rules! convolutions {
+    ($($(#[$doc:meta])* $function:ident;)*) => {$(
+        $(#[$doc])*
+        pub fn $function(
+            &self,
+            in_channels: usize,
+            out_channels: usize,
+            kernel_size: usize,
+            config: Conv2dConfig,
+        ) -> Result<LoraConv2d> {
+            let vb = self.vb();
+            let base = candle_nn::$function(in_channels, out_channels, kernel_size, config, vb)?;
+            let layer = LoraConv2d::plain(base, self.prefix())?;
+            self.register(layer.adapters())?;
+            Ok(layer)
+        }
+    )*};
+}
+
 impl<'a> LoraBuilder<'a> {
     /// Puts an adapter, "default", with this config on the modules that `targets` name: suffixes of their paths, a regex
     /// for the whole path, or all linear layers.
@@ -264,44 +284,15 @@ impl<'a> LoraBuilder<'a> {
         Ok(layer)
     }
 
-    /// A convolution with a bias.
-    pub fn conv2d(
-        &self,
-        in_channels: usize,
-        out_channels: usize,
-        kernel_size: usize,
-        config: Conv2dConfig,
-    ) -> Result<LoraConv2d> {
-        let base = candle_nn::conv2d(in_channels, out_channels, kernel_size, config, self.vb())?;
-        self.add_conv2d(base)
-    }
-
-    /// A convolution without a bias.
-    pub fn conv2d_no_bias(
-        &self,
-        in_channels: usize,
-        out_channels: usize,
-        kernel_size: usize,
-        config: Conv2dConfig,
-    ) -> Result<LoraConv2d> {
-        let vb = self.vb();
-        self.add_conv2d(candle_nn::conv2d_no_bias(
-            in_channels,
-            out_channels,
-            kernel_size,
-            config,
-            vb,
-        )?)
+    convolutions! {
+        /// A convolution with a bias.
+        conv2d;
+        /// A convolution without a bias.
+        conv2d_no_bias;
     }
 
     fn add_linear(&self, base: Linear) -> Result<LoraLinear> {
         let layer = LoraLinear::plain(base, self.prefix())?;
-        self.register(layer.adapters())?;
-        Ok(layer)
-    }
-
-    fn add_conv2d(&self, base: candle_nn::Conv2d) -> Result<LoraConv2d> {
-        let layer = LoraConv2d::plain(base, self.prefix())?;
         self.register(layer.adapters())?;
         Ok(layer)
     }

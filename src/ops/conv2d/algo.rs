@@ -27,6 +27,10 @@ pub enum ConvAlgo {
     Mps,
 }
 
+/// Pairs of an input and an output channel of a group below which Metal computes no matrix product: most of its tile, which
+/// has 32 rows, would be empty.
+const MIN_GEMM_PAIRS: usize = 64;
+
 /// Outputs per group up to which the CPU's implementation counts as [`ConvAlgo::Direct`]. Its tiles are then wide rather
 /// than high.
 const FEW_OUTPUTS: usize = 3;
@@ -52,8 +56,7 @@ impl ConvAlgo {
         Ok(match self {
             // `Direct` has a kernel for a single channel.
             ConvAlgo::Auto if g.c_in == 1 => ConvAlgo::Direct,
-            // Most of a product's tile, which has 32 rows, would be empty.
-            ConvAlgo::Auto if g.c_in * g.c_out < 64 => match Tile::fits(g) {
+            ConvAlgo::Auto if g.c_in * g.c_out < MIN_GEMM_PAIRS => match Tile::fits(g) {
                 true => ConvAlgo::Tiled,
                 false => ConvAlgo::Direct,
             },
@@ -75,7 +78,7 @@ impl ConvAlgo {
     /// The algorithm that runs on Metal for a transposed convolution.
     #[cfg(any(feature = "metal", test))]
     pub(super) fn transposed_on_metal(g: &Conv2dShape) -> ConvAlgo {
-        match g.is_depthwise() || g.c_in * g.c_out < 64 {
+        match g.is_depthwise() || g.c_in * g.c_out < MIN_GEMM_PAIRS {
             true => ConvAlgo::Direct,
             false => ConvAlgo::ImplicitGemm,
         }
@@ -87,26 +90,34 @@ fn winograd_serves(g: &Conv2dShape) -> bool {
     g.kernel == [3, 3] && steps_are_one && g.c_out > FEW_OUTPUTS
 }
 
-/// Whether Winograd's algorithm is faster than the implicit GEMM, by a model of both in units of a multiplication. The
-/// factors were fitted to measurements on 2 x86 cores with 8 to 512 channels of 112² to 7² pixels.
+/// Whether Winograd's algorithm is faster than the implicit GEMM, by a model of both that counts in multiplications. The
+/// numbers were fitted to measurements on 2 x86 cores with 8 to 512 channels of 112² to 7² pixels.
 fn winograd_pays(g: &Conv2dShape, cached: bool) -> bool {
-    let wide = |n: usize| n as f64;
-    let images = wide(g.batch) * wide(g.groups);
-    let kernels = wide(g.c_out) * wide(g.c_in);
-    let gemm = 9.0 * kernels * images * wide(g.output[0]) * wide(g.output[1]);
-    let tiles = g.output.map(|n| n.div_ceil(4));
-    // Tiles are multiplied by vectors of 8, the last of which may not be full.
-    let tiles = (wide(tiles[0]) * wide(tiles[1] + 1) / 8.0).ceil() * 8.0;
-    let transforms = 300.0 * wide(g.c_in) + 400.0 * wide(g.c_out);
-    // For each block of 24 tiles the transformed weights are read from memory.
-    let weights_read = 16.0 * 36.0 * kernels * (tiles / 24.0).ceil();
-    let each = tiles * (36.0 * kernels + transforms) + weights_read;
-    let transform_weights = match cached {
+    /// Transforms of a channel's part of a tile, to Winograd's domain and back.
+    const TRANSFORM_INPUT: f64 = 300.0;
+    const TRANSFORM_OUTPUT: f64 = 400.0;
+    /// The transform of a kernel of 3 by 3 weights.
+    const TRANSFORM_WEIGHTS: f64 = 4000.0;
+    /// The 36 transformed weights of a kernel, read from memory once for each block of 24 tiles.
+    const READ_WEIGHTS: f64 = 16.0 * 36.0;
+    /// Winograd is chosen if the model says that the implicit GEMM takes this many times as long, or longer.
+    const MARGIN: f64 = 1.25;
+
+    let float = |n: usize| n as f64;
+    let images = float(g.batch) * float(g.groups);
+    let (c_in, c_out) = (float(g.c_in), float(g.c_out));
+    let kernels = c_out * c_in;
+    let gemm = 9.0 * kernels * images * float(g.output[0]) * float(g.output[1]);
+    let [down, across] = g.output.map(|n| n.div_ceil(4));
+    // Rows are multiplied with a halo of one tile, by vectors of 8 tiles, the last of which may not be full.
+    let tiles = (float(down) * float(across + 1) / 8.0).ceil() * 8.0;
+    let of_tile = 36.0 * kernels + TRANSFORM_INPUT * c_in + TRANSFORM_OUTPUT * c_out;
+    let of_image = tiles * of_tile + READ_WEIGHTS * kernels * (tiles / 24.0).ceil();
+    let of_weights = match cached {
         true => 0.0,
-        false => 4000.0 * wide(g.groups) * kernels,
+        false => TRANSFORM_WEIGHTS * float(g.groups) * kernels,
     };
-    let winograd = images * each + transform_weights;
-    winograd_serves(g) && 1.25 * winograd < gemm
+    winograd_serves(g) && MARGIN * (images * of_image + of_weights) < gemm
 }
 
 /// A threadgroup's tile of `Tiled`: its outputs in height and width, its channels of outputs, and the pixels and weights that
@@ -138,16 +149,13 @@ mod tests {
 
     fn shape(groups: usize, c_in: usize, c_out: usize, kernel: usize) -> Conv2dShape {
         Conv2dShape {
-            batch: 1,
             groups,
             c_in,
             c_out,
             input: [32, 32],
             kernel: [kernel, kernel],
             output: [33 - kernel, 33 - kernel],
-            stride: [1, 1],
-            padding: [0, 0],
-            dilation: [1, 1],
+            ..Conv2dShape::of_one_pixel()
         }
     }
 

@@ -240,14 +240,9 @@ impl Op for WeightGrad {
 
 /// A bias has one element for each channel of the result.
 fn check_bias(name: &str, channels: usize, bias: Option<&Spec<'_>>) -> Result<()> {
-    match bias {
-        Some(bias) if bias.dims() != [channels] => {
-            let shape = bias.shape();
-            let message = format!("got bias of shape {shape:?}, expected [{channels}]");
-            Err(check::error(name, message))
-        }
-        _ => Ok(()),
-    }
+    bias.map_or(Ok(()), |&bias| {
+        check::has_shape(name, "bias", bias, &[channels])
+    })
 }
 
 /// The sum over batch and image.

@@ -22,48 +22,26 @@ impl Default for Conv2dParams {
     }
 }
 
-impl From<Conv2dConfig> for Conv2dParams {
-    fn from(config: Conv2dConfig) -> Self {
-        Conv2dParams {
-            padding: [config.padding; 2],
-            stride: [config.stride; 2],
-            dilation: [config.dilation; 2],
-            groups: config.groups,
+/// Of Candle's configs: with the same numbers in both dims, or along the width of images of one row.
+macro_rules! from_configs {
+    ($($config:ident => |$c:ident| $height:tt, $groups:expr;)*) => {$(
+        impl From<$config> for Conv2dParams {
+            fn from($c: $config) -> Self {
+                let [padding, stride, dilation] = $height;
+                Conv2dParams {
+                    padding: [padding, $c.padding],
+                    stride: [stride, $c.stride],
+                    dilation: [dilation, $c.dilation],
+                    groups: $groups,
+                }
+            }
         }
-    }
+    )*};
 }
 
-/// Along the width of images of one row.
-impl From<Conv1dConfig> for Conv2dParams {
-    fn from(config: Conv1dConfig) -> Self {
-        Conv2dParams {
-            padding: [0, config.padding],
-            stride: [1, config.stride],
-            dilation: [1, config.dilation],
-            groups: config.groups,
-        }
-    }
-}
-
-impl From<ConvTranspose2dConfig> for Conv2dParams {
-    fn from(config: ConvTranspose2dConfig) -> Self {
-        Conv2dParams {
-            padding: [config.padding; 2],
-            stride: [config.stride; 2],
-            dilation: [config.dilation; 2],
-            groups: 1,
-        }
-    }
-}
-
-/// Along the width of images of one row.
-impl From<ConvTranspose1dConfig> for Conv2dParams {
-    fn from(config: ConvTranspose1dConfig) -> Self {
-        Conv2dParams {
-            padding: [0, config.padding],
-            stride: [1, config.stride],
-            dilation: [1, config.dilation],
-            groups: config.groups,
-        }
-    }
+from_configs! {
+    Conv2dConfig => |c| [c.padding, c.stride, c.dilation], c.groups;
+    ConvTranspose2dConfig => |c| [c.padding, c.stride, c.dilation], 1;
+    Conv1dConfig => |c| [0, 1, 1], c.groups;
+    ConvTranspose1dConfig => |c| [0, 1, 1], c.groups;
 }

@@ -49,30 +49,17 @@ pub fn reference(
     act: Act,
 ) -> Result<Tensor> {
     let shape = Conv2dShape::new(NAME, x.dims(), w.dims(), params)?;
-    let Conv2dShape {
-        batch,
-        groups,
-        c_in,
-        c_out,
-        kernel,
-        output,
-        padding,
-        ..
-    } = shape;
+    let (kernel, output, [above, left]) = (shape.kernel, shape.output, shape.padding);
+    let x = x.pad_with_zeros(2, above, above)?;
     // `index_select` takes contiguous tensors only.
-    let x = x
-        .pad_with_zeros(2, padding[0], padding[0])?
-        .pad_with_zeros(3, padding[1], padding[1])?
-        .contiguous()?;
+    let x = x.pad_with_zeros(3, left, left)?.contiguous()?;
     let mut z: Option<Tensor> = None;
     for i in 0..kernel[0] {
         for j in 0..kernel[1] {
             let rows = x.index_select(&tap_indices(&shape, 0, i, x.device())?, 2)?;
             let x = rows.index_select(&tap_indices(&shape, 1, j, x.device())?, 3)?;
-            let x = x.reshape((batch, groups, c_in, output[0] * output[1]))?;
-            let w = w.narrow(2, i, 1)?.narrow(3, j, 1)?.contiguous()?;
-            let w = w.reshape((1, groups, c_out, c_in))?;
-            let term = w.broadcast_matmul(&x)?;
+            let x = x.reshape((shape.batch, shape.groups, shape.c_in, output[0] * output[1]))?;
+            let term = tap_weights(w, &shape, [i, j])?.broadcast_matmul(&x)?;
             z = Some(match z {
                 Some(z) => (z + term)?,
                 None => term,
@@ -81,6 +68,12 @@ pub fn reference(
     }
     let z = z.ok_or_else(|| check::error(NAME, "got an empty kernel, expected taps"))?;
     finish(z.reshape(shape.y_shape())?, bias, act)
+}
+
+/// One tap of the kernels: `[1, groups, c_out, c_in]`.
+fn tap_weights(w: &Tensor, shape: &Conv2dShape, [i, j]: [usize; 2]) -> Result<Tensor> {
+    let w = w.narrow(2, i, 1)?.narrow(3, j, 1)?.contiguous()?;
+    w.reshape((1, shape.groups, shape.c_out, shape.c_in))
 }
 
 /// The rows (`dim` 0) or columns of the padded x that a tap reads for the outputs, in order.
@@ -100,27 +93,17 @@ pub fn transposed_reference(
     act: Act,
 ) -> Result<Tensor> {
     let shape = Conv2dShape::transposed(TRANSPOSED, x.dims(), w.dims(), params, output_padding)?;
-    let Conv2dShape {
-        batch,
-        groups,
-        c_in,
-        c_out,
-        input,
-        kernel,
-        output,
-        padding,
-        ..
-    } = shape;
+    let (input, output, padding) = (shape.input, shape.output, shape.padding);
+    let (batch, channels) = (shape.batch, shape.groups * shape.c_in);
     let padded = [0, 1].map(|i| input[i] + 2 * padding[i]);
-    let x = x.reshape((batch, groups, c_out, output[0] * output[1]))?;
-    let dims = (batch, groups * c_in, padded[0], padded[1]);
+    let x = x.reshape((batch, shape.groups, shape.c_out, output[0] * output[1]))?;
+    let dims = (batch, channels, padded[0], padded[1]);
     let mut z = Tensor::zeros(dims, x.dtype(), x.device())?;
-    for i in 0..kernel[0] {
-        for j in 0..kernel[1] {
-            let w = w.narrow(2, i, 1)?.narrow(3, j, 1)?.contiguous()?;
-            let w = w.reshape((1, groups, c_out, c_in))?.transpose(2, 3)?;
+    for i in 0..shape.kernel[0] {
+        for j in 0..shape.kernel[1] {
+            let w = tap_weights(w, &shape, [i, j])?.transpose(2, 3)?;
             let term = w.contiguous()?.broadcast_matmul(&x)?;
-            let term = term.reshape((batch, groups * c_in, output[0], output[1]))?;
+            let term = term.reshape((batch, channels, output[0], output[1]))?;
             let rows = spread(&term, &shape, 0, i, padded[0])?;
             z = (z + spread(&rows, &shape, 1, j, padded[1])?)?;
         }

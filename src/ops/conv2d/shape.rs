@@ -5,9 +5,12 @@ use crate::check;
 use crate::cpu::alloc;
 use candle_core::{DType, Result, Shape};
 
-/// Elements of an image with its padding (256 MB in f32) that are accepted however small the image is. Real models stay far
-/// below: dilation 36 on 33 by 33 pixels of 2048 channels has 2^24.5.
-const MAX_PADDED: usize = 1 << 26;
+/// Elements of an image with its padding (256 MB in f32) that are accepted however small the image and the machine are. Most
+/// models stay far below: dilation 36 on 33 by 33 pixels of 2048 channels has 2^24.5.
+const SMALL_PADDED: usize = 1 << 26;
+/// Elements of all images with their padding that are accepted of small images on a machine with much memory: 4 GB in f32,
+/// which take seconds to pack.
+const MAX_PADDED: usize = 1 << 30;
 
 /// A convolution of x `[batch, groups · c_in, ..input]` with w `[groups · c_out, c_in, ..kernel]` to y `[batch, groups ·
 /// c_out, ..output]`. It also describes the gradient of w, made of x and y's gradient, and the gradient of x, made of w and
@@ -35,8 +38,7 @@ pub struct Conv2dShape {
 impl Conv2dShape {
     /// Of the dims of x and w. Errors name the function `name`.
     pub fn new(name: &str, x: &[usize], w: &[usize], params: Conv2dParams) -> Result<Self> {
-        let (x, w) = (dims4(name, "x", x)?, dims4(name, "weight", w)?);
-        check_params(name, w, params)?;
+        let [x, w] = checked_dims(name, x, w, params)?;
         let Conv2dParams {
             padding,
             stride,
@@ -50,37 +52,20 @@ impl Conv2dShape {
             );
             return Err(check::error(name, message));
         }
-        let mut output = [0; 2];
-        for i in 0..2 {
-            let room = padding[i]
-                .checked_mul(2)
-                .and_then(|p| p.checked_add(x[2 + i]));
-            output[i] = match (room, span(w[2 + i], dilation[i])) {
-                (Some(room), Some(span)) if span <= room => (room - span) / stride[i] + 1,
-                _ => {
-                    let message = format!(
-                        "got a kernel of {:?} with dilation {dilation:?}, expected at most the {:?} of x with padding {padding:?}",
-                        &w[2..],
-                        &x[2..],
-                    );
-                    return Err(check::error(name, message));
-                }
-            };
-        }
-        let shape = Conv2dShape {
-            batch: x[0],
-            groups,
-            c_in: w[1],
-            c_out: w[0] / groups,
-            input: [x[2], x[3]],
-            kernel: [w[2], w[3]],
-            output,
-            stride: steps(output, stride),
-            padding,
-            dilation: steps([w[2], w[3]], dilation),
+        let output = |i: usize| {
+            let room = padding[i].checked_mul(2)?.checked_add(x[2 + i])?;
+            let last = room.checked_sub(span(w[2 + i], dilation[i])?)?;
+            Some(last / stride[i] + 1)
         };
-        shape.check_sizes(name)?;
-        Ok(shape)
+        let (Some(height), Some(width)) = (output(0), output(1)) else {
+            let message = format!(
+                "got a kernel of {:?} with dilation {dilation:?}, expected at most the {:?} of x with padding {padding:?}",
+                &w[2..],
+                &x[2..],
+            );
+            return Err(check::error(name, message));
+        };
+        Self::of_sizes(name, params, x[0], w, [x[2], x[3]], [height, width])
     }
 
     /// The convolution that the transposed one of y with w is the gradient of: its x is the result. `output_padding` is
@@ -92,52 +77,57 @@ impl Conv2dShape {
         params: Conv2dParams,
         output_padding: [usize; 2],
     ) -> Result<Self> {
-        let (y, w) = (dims4(name, "x", y)?, dims4(name, "weight", w)?);
-        check_params(name, w, params)?;
-        let Conv2dParams {
-            padding,
-            stride,
-            dilation,
-            groups,
-        } = params;
-        if w[0] != y[1] || w[0] % groups != 0 {
+        let [y, w] = checked_dims(name, y, w, params)?;
+        if w[0] != y[1] || w[0] % params.groups != 0 {
             let message = format!(
                 "got weight {w:?} for x with {} channels in {groups} groups, expected [{}, ..], a multiple of {groups}",
-                y[1], y[1],
+                y[1], y[1], groups = params.groups,
             );
             return Err(check::error(name, message));
         }
-        let mut input = [0; 2];
-        for i in 0..2 {
-            let all = y[2 + i].checked_sub(1).and_then(|last| {
-                let last = last.checked_mul(stride[i])?;
-                last.checked_add(span(w[2 + i], dilation[i])?)?
-                    .checked_add(output_padding[i])
-            });
-            input[i] = match (all, padding[i].checked_mul(2)) {
-                (Some(all), Some(cut)) if cut < all => all - cut,
-                _ => {
-                    let message = format!(
-                        "got x of {:?}, a kernel of {:?}, stride {stride:?}, dilation {dilation:?}, padding {padding:?} and output \
-                         padding {output_padding:?}, expected a result of at least one pixel that can be addressed",
-                        &y[2..],
-                        &w[2..],
-                    );
-                    return Err(check::error(name, message));
-                }
-            };
-        }
+        let input = |i: usize| {
+            let last = y[2 + i].checked_sub(1)?.checked_mul(params.stride[i])?;
+            let end = last.checked_add(span(w[2 + i], params.dilation[i])?)?;
+            let end = end.checked_add(output_padding[i])?;
+            let cut = params.padding[i].checked_mul(2)?;
+            end.checked_sub(cut).filter(|&size| size > 0)
+        };
+        let (Some(height), Some(width)) = (input(0), input(1)) else {
+            let message = format!(
+                "got x of {:?}, a kernel of {:?}, stride {:?}, dilation {:?}, padding {:?} and output padding {output_padding:?}, \
+                 expected a result of at least one pixel that can be addressed",
+                &y[2..],
+                &w[2..],
+                params.stride,
+                params.dilation,
+                params.padding,
+            );
+            return Err(check::error(name, message));
+        };
+        Self::of_sizes(name, params, y[0], w, [height, width], [y[2], y[3]])
+    }
+
+    /// Of w's dims and the sizes of images of x and y.
+    fn of_sizes(
+        name: &str,
+        params: Conv2dParams,
+        batch: usize,
+        w: [usize; 4],
+        input: [usize; 2],
+        output: [usize; 2],
+    ) -> Result<Self> {
+        let kernel = [w[2], w[3]];
         let shape = Conv2dShape {
-            batch: y[0],
-            groups,
+            batch,
+            groups: params.groups,
             c_in: w[1],
-            c_out: w[0] / groups,
+            c_out: w[0] / params.groups,
             input,
-            kernel: [w[2], w[3]],
-            output: [y[2], y[3]],
-            stride: steps([y[2], y[3]], stride),
-            padding,
-            dilation: steps([w[2], w[3]], dilation),
+            kernel,
+            output,
+            stride: steps(output, params.stride),
+            padding: params.padding,
+            dilation: steps(kernel, params.dilation),
         };
         shape.check_sizes(name)?;
         Ok(shape)
@@ -152,8 +142,9 @@ impl Conv2dShape {
         })
     }
 
-    /// Whether this machine can compute the convolution in that dtype: x, w and y fit in its memory, and the padded image is
-    /// not much larger than the image or the result. Padding is read like pixels, so that an absurd one takes forever.
+    /// Whether this machine can compute the convolution in that dtype: x, w and y fit in its memory, which a Mac's GPU shares,
+    /// and the padded images are not much larger than the images or the result, or small beside the memory. Padding is
+    /// read like pixels, so that an absurd one takes forever; and the weight's gradient and the reference store it.
     pub fn check_memory(&self, name: &str, dtype: DType) -> Result<()> {
         let memory = alloc::physical_memory();
         for dims in self.dims() {
@@ -172,7 +163,9 @@ impl Conv2dShape {
         // No overflow: these are sums that the constructors have checked.
         let padded = [0, 1].map(|i| self.input[i] + 2 * self.padding[i]);
         let most = elements(self.input).max(elements(self.output)).unwrap_or(0);
-        let most = most.saturating_mul(16).max(MAX_PADDED);
+        // A quarter of the memory in f64, the widest dtype.
+        let small = (memory / (4 * size_of::<f64>())).min(MAX_PADDED) / self.batch.max(1);
+        let most = most.saturating_mul(16).max(SMALL_PADDED).max(small);
         match elements(padded) {
             Some(n) if n <= most => Ok(()),
             _ => {
@@ -188,20 +181,12 @@ impl Conv2dShape {
 
     /// The dims of x, w and y, with groups apart.
     fn dims(&self) -> [[usize; 5]; 3] {
-        let Conv2dShape {
-            batch,
-            groups,
-            c_in,
-            c_out,
-            input,
-            kernel,
-            output,
-            ..
-        } = *self;
+        let [batch, groups, c_in, c_out] = [self.batch, self.groups, self.c_in, self.c_out];
+        let ([h, w], [kernel_h, kernel_w], [y_h, y_w]) = (self.input, self.kernel, self.output);
         [
-            [batch, groups, c_in, input[0], input[1]],
-            [groups, c_out, c_in, kernel[0], kernel[1]],
-            [batch, groups, c_out, output[0], output[1]],
+            [batch, groups, c_in, h, w],
+            [groups, c_out, c_in, kernel_h, kernel_w],
+            [batch, groups, c_out, y_h, y_w],
         ]
     }
 
@@ -241,6 +226,13 @@ impl Conv2dShape {
         self.groups == 1 && (0..2).all(|i| whole(i) && dense(i))
     }
 
+    /// One pixel, convolved with a kernel of one element.
+    #[cfg(test)]
+    pub fn of_one_pixel() -> Self {
+        let params = Conv2dParams::default();
+        Conv2dShape::new("conv2d", &[1; 4], &[1; 4], params).unwrap()
+    }
+
     /// Whether each kernel has one channel, and there are several groups.
     #[cfg(any(feature = "metal", test))]
     pub fn is_depthwise(&self) -> bool {
@@ -259,14 +251,21 @@ fn span(kernel: usize, dilation: usize) -> Option<usize> {
     kernel.checked_sub(1)?.checked_mul(dilation)?.checked_add(1)
 }
 
-fn dims4(name: &str, argument: &str, dims: &[usize]) -> Result<[usize; 4]> {
-    dims.try_into().map_err(|_| {
-        let message = format!("got {argument} of shape {dims:?}, expected rank 4");
-        check::error(name, message)
-    })
-}
-
-fn check_params(name: &str, w: [usize; 4], params: Conv2dParams) -> Result<()> {
+/// The dims of the first argument and of w, which have rank 4. The kernel has elements, and no param is 0 that can't be.
+fn checked_dims(
+    name: &str,
+    x: &[usize],
+    w: &[usize],
+    params: Conv2dParams,
+) -> Result<[[usize; 4]; 2]> {
+    let dims4 = |argument: &str, dims: &[usize]| match *dims {
+        [a, b, c, d] => Ok([a, b, c, d]),
+        _ => {
+            let message = format!("got {argument} of shape {dims:?}, expected rank 4");
+            Err(check::error(name, message))
+        }
+    };
+    let (x, w) = (dims4("x", x)?, dims4("weight", w)?);
     let Conv2dParams {
         stride,
         dilation,
@@ -283,5 +282,5 @@ fn check_params(name: &str, w: [usize; 4], params: Conv2dParams) -> Result<()> {
         let message = format!("got weight {w:?}, expected a kernel of 1 by 1 or more");
         return Err(check::error(name, message));
     }
-    Ok(())
+    Ok([x, w])
 }

@@ -11,6 +11,7 @@ use std::mem::MaybeUninit;
 #[derive(Clone, Copy)]
 pub struct Output<'a, T> {
     data: Shared<T>,
+    batch: usize,
     channels: usize,
     /// Pixels of a channel.
     plane: usize,
@@ -33,18 +34,19 @@ pub struct Rectangle {
 }
 
 impl<'a, T: Element> Output<'a, T> {
+    /// Of dims `[batch, channels, plane]`. A bias has one element per channel.
+    ///
     /// # Safety
-    /// `data` is valid for writes of `batch · channels · plane` elements for as long as the output is used. A bias has one
-    /// element per channel.
+    /// `data` is valid for writes of as many elements as the dims say, for as long as the output is used.
     pub unsafe fn new(
         data: *mut T,
-        channels: usize,
-        plane: usize,
+        [batch, channels, plane]: [usize; 3],
         bias: Option<&'a [T]>,
         act: Act,
     ) -> Self {
         Output {
             data: Shared::new(data),
+            batch,
             channels,
             plane,
             bias,
@@ -53,9 +55,9 @@ impl<'a, T: Element> Output<'a, T> {
     }
 
     /// Writes `act(bias)` to every output, which is what an output has that no pixel contributes to.
-    pub fn fill(&self, batch: usize) {
+    pub fn fill(&self) {
         let zeros = [0f32; 1024];
-        parallel::ranges(batch * self.channels, 8 * self.plane, 1, |planes| {
+        parallel::ranges(self.batch * self.channels, 8 * self.plane, 1, |planes| {
             for plane in planes {
                 let (image, channel) = (plane / self.channels, plane % self.channels);
                 for start in (0..self.plane).step_by(zeros.len()) {
@@ -67,8 +69,8 @@ impl<'a, T: Element> Output<'a, T> {
                         row_step: 0,
                         col_step: 1,
                     };
-                    // SAFETY: the rectangle has no more columns than there are zeros, and ends within the plane; the ranges
-                    // of planes that threads get are disjoint.
+                    // SAFETY: the rectangle is a row with no more columns than there are zeros, and the ranges of planes that
+                    // threads get are disjoint.
                     unsafe { self.write(image, channel, rectangle, zeros.as_ptr()) };
                 }
             }
@@ -78,8 +80,7 @@ impl<'a, T: Element> Output<'a, T> {
     /// Writes the outputs of a rectangle of sums of a channel.
     ///
     /// # Safety
-    /// The result has this image and channel. The sums of the rectangle are initialised, and their outputs lie within the
-    /// channel's plane. No other thread touches these outputs.
+    /// The sums of the rectangle can be read and are initialised. No other thread touches their outputs.
     pub unsafe fn write(
         &self,
         image: usize,
@@ -87,20 +88,24 @@ impl<'a, T: Element> Output<'a, T> {
         rectangle: Rectangle,
         sums: *const f32,
     ) {
+        let last = rectangle.start
+            + (rectangle.rows - 1) * rectangle.row_step
+            + (rectangle.cols - 1) * rectangle.col_step;
+        assert!(image < self.batch && channel < self.channels && last < self.plane);
         let bias = self.bias.map_or(0.0, |bias| bias[channel].widen());
-        let plane = (image * self.channels + channel) * self.plane;
-        let to = self.data.get().add(plane + rectangle.start);
+        let start = (image * self.channels + channel) * self.plane + rectangle.start;
         dispatch(WriteRectangle {
             bias,
             act: self.act,
             sums,
-            to,
+            to: self.data.get().wrapping_add(start),
             rectangle,
         })
     }
 }
 
-/// Made by [`Output::write`] alone, whose contract holds for it: `to` is the output of the first sum.
+/// Made by [`Output::write`] alone: `to` is the output of the first sum, and all outputs of the rectangle lie within a plane of
+/// the result. By its contract the sums can be read, and no other thread touches the outputs.
 struct WriteRectangle<T> {
     bias: f32,
     act: Act,
@@ -134,7 +139,7 @@ impl<T: Element> WriteRectangle<T> {
     fn fused<S: Simd>(&self, s: S, act: impl ActLanes) {
         for i in 0..self.rectangle.rows {
             for j in (0..self.rectangle.cols).step_by(S::LANES) {
-                // SAFETY: (i, j) is in the rectangle.
+                // SAFETY: i < rows and j < cols: (i, j) is in the rectangle.
                 unsafe { self.store(s, (i, j), act.value(s, self.act_input(s, (i, j)))) };
             }
         }

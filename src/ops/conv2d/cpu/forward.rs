@@ -7,16 +7,7 @@ use crate::cpu::element::Element;
 use crate::ops::conv2d::shape::Conv2dShape;
 
 /// Writes all outputs of the convolution `g` of x with the weights `[groups · c_out, c_in, ..kernel]`.
-///
-/// # Safety
-/// x has the shape's x dims, and the output its y dims.
-pub unsafe fn by_gemm<T: Element>(
-    g: &Conv2dShape,
-    mut x: Image<T>,
-    weights: &[f32],
-    out: Output<T>,
-) {
-    let mut g = *g;
+pub fn by_gemm<T: Element>(mut g: Conv2dShape, mut x: Image<T>, weights: &[f32], out: Output<T>) {
     for i in 0..2 {
         // A kernel of one element reads no pixel that a stride passes over: without those the stride is 1.
         if g.kernel[i] == 1 && g.stride[i] > 1 {
@@ -34,9 +25,9 @@ pub unsafe fn by_gemm<T: Element>(
     let gemm = ImplicitGemm {
         batch: g.batch,
         groups: g.groups,
-        x,
         c_in: g.c_in,
         c_out: g.c_out,
+        x,
         grid,
         stride: g.stride,
         halo: g.halo(),
@@ -47,14 +38,12 @@ pub unsafe fn by_gemm<T: Element>(
             rows: 0..grid[0],
             cols: 0..grid[1],
             start: [0, 0],
-            step: [1, 1],
         }],
+        step: [1, 1],
         width: grid[1],
         out,
     };
-    // SAFETY: x and the output are as the caller says. The one phase has as many positions as the output has pixels, in the
-    // same order: as one row of all pixels, or row by row.
-    unsafe { gemm.run() }
+    gemm.run()
 }
 
 /// All rows with all columns.

@@ -1,12 +1,13 @@
 //! Convolutions on the CPU, in f32 whatever the dtype.
 //!
 //! ```text
-//!     forward ───────┬─ by_winograd ──── winograd ───────┐
-//!                    └─ by_gemm ─────┬── implicit_gemm ──┴── tile, epilogue
-//!     transposed ────┬─ (stride 1) ──┘     │
-//!                    └─ by_phases ─────────┘             all of them read an image
-//!     weight_grad ──── weight_grad                       that is packed by polyphase
+//!     forward ───────────────────┬─ convolve ──┬─ Winograd ───────────────────────┬─ TileGemm, Output
+//!     transposed ─┬─ (stride 1) ─┘             └─ by_gemm ───┬─ ImplicitGemm ─────┘
+//!                 └─ (other strides) ──────────── by_phases ─┘
+//!     weight_grad ─────────────────────────────── WeightGrad ──────────────────────── Panel
 //! ```
+//!
+//! All of them read an image that is packed by polyphase.rs.
 
 mod blocks;
 mod epilogue;
@@ -49,8 +50,7 @@ pub fn forward(conv: &Conv2d, shape: &Conv2dShape, args: &[Arg]) -> Result<(CpuS
         let weights = gather::contiguous(w.as_slice::<T>()?, wl);
         let x = Image::new(x, xl);
         output(shape.y_shape(), args.get(2), conv.act, |out: Output<T>| {
-            // SAFETY: x, the weights and the output have the dims of the shape.
-            unsafe { convolve(algo, shape, x, &weights, cache, out) }
+            convolve(algo, shape, x, &weights, cache, out)
         })
     })
 }
@@ -61,8 +61,7 @@ pub fn transposed(act: Act, shape: &Conv2dShape, args: &[Arg]) -> Result<(CpuSto
     with_float!(NAME, y, |y: &[T]| {
         let weights = gather::contiguous(w.as_slice::<T>()?, wl);
         let y = Image::new(y, yl);
-        // SAFETY: y, the weights and the output have the dims of the shape.
-        let write = |out: Output<T>| unsafe {
+        let write = |out: Output<T>| {
             let Some(plain) = as_convolution(shape) else {
                 return by_phases(shape, y, &weights, out);
             };
@@ -83,9 +82,7 @@ pub fn weight_grad(shape: &Conv2dShape, args: &[Arg]) -> Result<(CpuStorage, Sha
             x: Image::new(x, xl),
             g: Image::new(g.as_slice::<T>()?, gl),
         };
-        // SAFETY: x and g have the dims of the shape.
-        let sums = unsafe { grad.run() };
-        let sums = sums.into_iter().map(T::narrow).collect();
+        let sums = grad.run().into_iter().map(T::narrow).collect();
         Ok((T::wrap(sums), shape.w_shape()))
     })
 }
@@ -101,26 +98,22 @@ fn output<T: Element>(
         Some((bias, l)) => Some(gather::contiguous(bias.as_slice::<T>()?, l)),
         None => None,
     };
-    let (_, channels, height, width) = shape.dims4()?;
+    let (batch, channels, height, width) = shape.dims4()?;
     let count = shape.elem_count();
     let fill = |data| {
         if count > 0 {
-            // SAFETY: `data` has room for all of the shape, and the bias one element for each channel.
-            let out = unsafe { Output::new(data, channels, height * width, bias.as_deref(), act) };
-            write(out)
+            let dims = [batch, channels, height * width];
+            // SAFETY: `data` has room for all of the shape, until `fill` returns.
+            write(unsafe { Output::new(data, dims, bias.as_deref(), act) })
         }
     };
-    // SAFETY: the callers' `write` writes every output.
+    // SAFETY: `convolve` and `by_phases`, which the callers give as `write`, write every output.
     let y = unsafe { alloc::build::<T>(count, fill) };
     Ok((T::wrap(y), shape))
 }
 
 /// Writes all outputs of a convolution.
-///
-/// # Safety
-/// x and the weights have the dims of the shape, and the output its y dims. Winograd's algorithm serves the shape if it is
-/// the one.
-unsafe fn convolve<T: Element>(
+fn convolve<T: Element>(
     algo: ConvAlgo,
     shape: &Conv2dShape,
     x: Image<T>,
@@ -129,7 +122,7 @@ unsafe fn convolve<T: Element>(
     out: Output<T>,
 ) {
     if algo != ConvAlgo::Winograd {
-        return by_gemm(shape, x, &widened(weights), out);
+        return by_gemm(*shape, x, &widened(weights), out);
     }
     let transformed = match cache {
         Some(cache) => cache.winograd(shape, weights),

@@ -56,8 +56,7 @@ impl PolyphaseLayout {
     /// image are the padding: zeros.
     ///
     /// # Safety
-    /// The tensor has this image and these channels, and `to` is valid for writes of `channels.len()` times
-    /// [`PolyphaseLayout::plane`] elements.
+    /// `to` is valid for writes of `channels.len()` times [`PolyphaseLayout::plane`] elements.
     pub unsafe fn pack<T: Element>(
         &self,
         x: Image<T>,
@@ -87,7 +86,8 @@ impl PolyphaseLayout {
     }
 }
 
-/// The arguments of [`PolyphaseLayout::pack`], which is the only place that makes one: its contract holds for them.
+/// The arguments of [`PolyphaseLayout::pack`], which is the only place that makes one: by its contract `to` has room for a
+/// plane of each channel.
 struct Pack<'a, T> {
     layout: PolyphaseLayout,
     x: Image<'a, T>,
@@ -110,14 +110,11 @@ impl<T: Element> Kernel for Pack<'_, T> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        // SAFETY: the contract of `PolyphaseLayout::pack`. Pixels of a row are neighbours where PHASES isn't 0.
-        unsafe {
-            match (self.layout.stride[1], self.x.column_stride()) {
-                (1, 1) => self.channels::<S, 1>(s),
-                (2, 1) => self.channels::<S, 2>(s),
-                (4, 1) => self.channels::<S, 4>(s),
-                _ => self.channels::<S, 0>(s),
-            }
+        match (self.layout.stride[1], self.x.column_stride()) {
+            (1, 1) => self.channels::<S, 1>(s),
+            (2, 1) => self.channels::<S, 2>(s),
+            (4, 1) => self.channels::<S, 4>(s),
+            _ => self.channels::<S, 0>(s),
         }
     }
 }
@@ -125,31 +122,33 @@ impl<T: Element> Kernel for Pack<'_, T> {
 impl<T: Element> Pack<'_, T> {
     /// All channels. `PHASES` is the number of phases of a row, whose pixels are neighbours; or 0 for any number of phases
     /// and any stride of the pixels.
-    ///
-    /// # Safety
-    /// That of [`PolyphaseLayout::pack`]. If `PHASES` isn't 0, it is the layout's `stride[1]`, and x's column stride is 1.
     #[inline(always)]
-    unsafe fn channels<S: Simd, const PHASES: usize>(&self, s: S) {
+    fn channels<S: Simd, const PHASES: usize>(&self, s: S) {
         let PolyphaseLayout { stride, rows, cols } = self.layout;
+        assert!(PHASES == 0 || [PHASES, 1] == [stride[1], self.x.column_stride()]);
         let columns = self.columns(PHASES > 0);
         for (i, channel) in self.channels.clone().enumerate() {
             let pixels = self.x.channel(self.image, channel);
-            let plane = self.to.add(i * self.layout.plane());
+            let plane = self.to.wrapping_add(i * self.layout.plane());
             for phase in 0..stride[0] {
                 let top = self.origin[0] + phase as isize;
                 let inside = self.layout.inside(0, top, rows, self.x.size()[0]);
                 for r in 0..rows {
                     // The same row of all phases across: from one to the next it is `rows · cols` elements.
-                    let to = plane.add((phase * stride[1] * rows + r) * cols);
-                    if !inside.contains(&r) {
-                        for across in 0..stride[1] {
-                            zero(s, to.add(across * rows * cols), 0..cols);
+                    let to = plane.wrapping_add((phase * stride[1] * rows + r) * cols);
+                    // SAFETY: a plane has `cols` elements for each of `rows` rows of each phase, and `to` is such a row.
+                    // `inside` are the rows that x has. PHASES has been checked.
+                    unsafe {
+                        if !inside.contains(&r) {
+                            for across in 0..stride[1] {
+                                zero(s, to.add(across * rows * cols), 0..cols);
+                            }
+                            continue;
                         }
-                        continue;
+                        let row = (top + (r * stride[0]) as isize) as usize;
+                        let from = pixels.wrapping_add(row * self.x.row_stride());
+                        self.row::<S, PHASES>(s, &columns, from, to);
                     }
-                    let row = (top + (r * stride[0]) as isize) as usize;
-                    let from = pixels.wrapping_add(row * self.x.row_stride());
-                    self.row::<S, PHASES>(s, &columns, from, to);
                 }
             }
         }
@@ -176,7 +175,8 @@ impl<T: Element> Pack<'_, T> {
     /// One row of the image, which begins at `from`, to all phases across.
     ///
     /// # Safety
-    /// That of [`Pack::channels`]; `to` is the first phase's row.
+    /// `from` is a row of x, and `to` is the first phase's row in a packed plane. If `PHASES` isn't 0, it is the layout's
+    /// `stride[1]`, and x's column stride is 1.
     #[inline(always)]
     unsafe fn row<S: Simd, const PHASES: usize>(
         &self,
@@ -186,18 +186,22 @@ impl<T: Element> Pack<'_, T> {
         to: *mut f32,
     ) {
         let PolyphaseLayout { stride, rows, cols } = self.layout;
-        let to_phase = |phase: usize| to.add(phase * rows * cols);
+        let to_phase = |phase: usize| to.wrapping_add(phase * rows * cols);
         for (phase, inside) in of_phase.iter().enumerate() {
             let to = to_phase(phase);
             let first = self.origin[1] + phase as isize;
             let copy = |columns: Range<usize>| {
                 for j in columns {
                     let col = (first + (j * stride[1]) as isize) as usize;
-                    *to.add(j) = (*from.add(col * self.x.column_stride())).widen();
+                    // SAFETY: the columns are below `cols` and `inside`, where they are pixels of the row.
+                    unsafe { *to.add(j) = (*from.add(col * self.x.column_stride())).widen() };
                 }
             };
-            zero(s, to, 0..inside.start);
-            zero(s, to, inside.end..cols);
+            // SAFETY: the phase's row has `cols` elements, of which `inside` is a part.
+            unsafe {
+                zero(s, to, 0..inside.start);
+                zero(s, to, inside.end..cols);
+            }
             if common.is_empty() {
                 copy(inside.clone());
             } else {
@@ -208,10 +212,12 @@ impl<T: Element> Pack<'_, T> {
         if !common.is_empty() {
             let mut phases = [to; PHASES];
             for (phase, to) in phases.iter_mut().enumerate() {
-                *to = to_phase(phase).add(common.start);
+                *to = to_phase(phase).wrapping_add(common.start);
             }
             let col = self.origin[1] + (common.start * PHASES) as isize;
-            deinterleave(s, from.wrapping_offset(col), common.len(), phases);
+            // SAFETY: the columns of `common` are pixels in every phase, so that the row has `PHASES` neighbours for each, from
+            // `col` on; each phase's row has them too.
+            unsafe { deinterleave(s, from.wrapping_offset(col), common.len(), phases) };
         }
     }
 }
@@ -223,13 +229,16 @@ impl<T: Element> Pack<'_, T> {
 #[inline(always)]
 unsafe fn zero<S: Simd>(s: S, to: *mut f32, columns: Range<usize>) {
     let mut j = columns.start;
-    while j + S::LANES <= columns.end {
-        s.store_f32(to.add(j), s.splat(0.0));
-        j += S::LANES;
-    }
-    while j < columns.end {
-        *to.add(j) = 0.0;
-        j += 1;
+    // SAFETY: neither loop goes beyond the last column.
+    unsafe {
+        while j + S::LANES <= columns.end {
+            s.store_f32(to.add(j), s.splat(0.0));
+            j += S::LANES;
+        }
+        while j < columns.end {
+            *to.add(j) = 0.0;
+            j += 1;
+        }
     }
 }
 
@@ -245,25 +254,29 @@ unsafe fn deinterleave<S: Simd, T: Element, const PHASES: usize>(
     to: [*mut f32; PHASES],
 ) {
     if PHASES == 1 {
-        return widen(s, from, n, to[0]);
+        // SAFETY: the contract is the same for one phase.
+        return unsafe { widen(s, from, n, to[0]) };
     }
     // 16-bit pixels are widened by vectors first, a piece at a time.
     const PIECE: usize = 32;
     let mut buffer = [[0f32; PIECE]; PHASES];
     for first in (0..n).step_by(PIECE) {
         let count = PHASES * PIECE.min(n - first);
-        let from = from.add(first * PHASES);
-        let wide = if T::DTYPE == DType::F32 {
-            // T is f32, and the elements are there by the contract.
-            std::slice::from_raw_parts(from.cast::<f32>(), count)
-        } else {
-            let buffer = buffer.as_flattened_mut();
-            widen(s, from, count, buffer.as_mut_ptr());
-            &buffer[..count]
-        };
-        for (j, pixels) in wide.chunks_exact(PHASES.max(1)).enumerate() {
-            for (to, &pixel) in to.iter().zip(pixels) {
-                *to.add(first + j) = pixel;
+        let buffer = buffer.as_flattened_mut();
+        // SAFETY: the piece has `count` of the `PHASES · n` pixels, no more than the buffer; as f32 they are read as such.
+        // first + j < n.
+        unsafe {
+            let from = from.add(first * PHASES);
+            let wide = if T::DTYPE == DType::F32 {
+                std::slice::from_raw_parts(from.cast::<f32>(), count)
+            } else {
+                widen(s, from, count, buffer.as_mut_ptr());
+                &buffer[..count]
+            };
+            for (j, pixels) in wide.chunks_exact(PHASES.max(1)).enumerate() {
+                for (to, &pixel) in to.iter().zip(pixels) {
+                    *to.add(first + j) = pixel;
+                }
             }
         }
     }
@@ -274,7 +287,8 @@ unsafe fn deinterleave<S: Simd, T: Element, const PHASES: usize>(
 #[inline(always)]
 unsafe fn widen<S: Simd, T: Element>(s: S, from: *const T, n: usize, to: *mut f32) {
     for i in (0..n).step_by(S::LANES) {
-        f32::store_upto(s, to.add(i), n - i, T::load_upto(s, from.add(i), n - i));
+        // SAFETY: n − i elements are left from i on.
+        unsafe { f32::store_upto(s, to.add(i), n - i, T::load_upto(s, from.add(i), n - i)) };
     }
 }
 

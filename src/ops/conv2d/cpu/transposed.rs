@@ -55,10 +55,7 @@ pub fn flip_kernels<T: Element>(g: &Conv2dShape, weights: &[T]) -> Vec<T> {
 }
 
 /// Writes all outputs (the shape's x) of a transposed convolution of `y` of any stride.
-///
-/// # Safety
-/// y has the shape's y dims, and the output its x dims.
-pub unsafe fn by_phases<T: Element>(g: &Conv2dShape, y: Image<T>, weights: &[T], out: Output<T>) {
+pub fn by_phases<T: Element>(g: &Conv2dShape, y: Image<T>, weights: &[T], out: Output<T>) {
     let halo = g.halo();
     // The taps of the kernel that a phase meets, each with its place in the input: tap t of position p reads pixel
     // p − t · dilation / stride, which lies that much before the last that the position reads.
@@ -82,7 +79,6 @@ pub unsafe fn by_phases<T: Element>(g: &Conv2dShape, y: Image<T>, weights: &[T],
             rows: positions(0, phase[0]),
             cols: positions(1, phase[1]),
             start: [0, 1].map(|i| phase[i] as isize - g.padding[i] as isize),
-            step: g.stride,
         }
     };
     // With a stride larger than the kernel, some phases meet no tap: their outputs are the bias alone.
@@ -91,26 +87,25 @@ pub unsafe fn by_phases<T: Element>(g: &Conv2dShape, y: Image<T>, weights: &[T],
         met.collect::<BTreeSet<_>>()
     });
     if (0..2).any(|i| phases[i].len() < g.stride[i]) {
-        out.fill(g.batch);
+        out.fill();
     }
     let phases = pairs(phases[0].iter().copied(), phases[1].iter().copied());
     let gemm = ImplicitGemm {
         batch: g.batch,
         groups: g.groups,
-        x: y,
         c_in: g.c_out,
         c_out: g.c_in,
+        x: y,
         grid: [0, 1].map(|i| (g.input[i] - 1 + g.padding[i]) / g.stride[i] + 1),
         stride: [1, 1],
         halo,
         origin: halo.map(|h| -(h as isize)),
         phases: phases.into_iter().map(phase_gemm).collect(),
+        step: g.stride,
         width: g.input[1],
         out,
     };
-    // SAFETY: y and the output are as the caller says. `positions` are those whose outputs are 0 or more and less than the
-    // image's size, and outputs of different phases differ by their remainder.
-    unsafe { gemm.run() }
+    gemm.run()
 }
 
 /// Some taps of each kernel, in f32, with channels and outputs exchanged.

@@ -78,30 +78,37 @@ impl Kernel {
     }
 }
 
+/// A result of this shape, on the device of an argument and with its dtype. `write` writes it, unless it is empty.
+fn output(
+    (storage, _): Arg,
+    shape: Shape,
+    write: impl FnOnce(&MetalDevice, DType, &Buffer) -> Result<()>,
+) -> Result<(MetalStorage, Shape)> {
+    let (device, dtype, count) = (storage.device(), storage.dtype(), shape.elem_count());
+    let out = alloc(device, count, dtype)?;
+    if count > 0 {
+        write(device, dtype, &out)?;
+    }
+    Ok((finish(out, device, count, dtype), shape))
+}
+
 /// y of x, w and perhaps a bias, which have the dims of the shape: `Op::check` has compared them.
 pub fn forward(conv: &Conv2d, g: &Conv2dShape, args: &[Arg]) -> Result<(MetalStorage, Shape)> {
     let (x, w, bias) = (args[0], args[1], args.get(2));
-    let (device, dtype) = (x.0.device(), x.0.dtype());
-    let algo = conv.algo.on_metal(NAME, g, dtype)?;
-    let count = g.y_shape().elem_count();
-    let out = alloc(device, count, dtype)?;
-    if count > 0 {
+    let algo = conv.algo.on_metal(NAME, g, x.0.dtype())?;
+    output(x, g.y_shape(), |device, dtype, out| {
         let params = Params::new(NAME, g)?.x(x.1).w(w.1);
         let params = params.finish(bias.map(|b| b.1), conv.act);
         let bias = bias.map(|(b, l)| Operand::strided(b, l));
         let (image, weight) = (Operand::strided(x.0, x.1), Operand::strided(w.0, w.1));
         let (kernel, inputs) = match algo {
-            ConvAlgo::Mps => {
-                mps::forward(g, params, x, w, bias.as_ref(), &out)?;
-                return Ok((finish(out, device, count, dtype), g.y_shape()));
-            }
+            ConvAlgo::Mps => return mps::forward(g, params, x, w, bias.as_ref(), out),
             ConvAlgo::ImplicitGemm => (gemm(g, dtype)?, [&weight, &image]),
             ConvAlgo::Tiled => (tiled(g, dtype)?, [&image, &weight]),
             _ => (direct(g, dtype)?, [&image, &weight]),
         };
-        kernel.run(device, inputs, bias.as_ref(), &out, &params)?;
-    }
-    Ok((finish(out, device, count, dtype), g.y_shape()))
+        kernel.run(device, inputs, bias.as_ref(), out, &params)
+    })
 }
 
 fn gemm(g: &Conv2dShape, dtype: DType) -> Result<Kernel> {
@@ -129,21 +136,17 @@ fn direct(g: &Conv2dShape, dtype: DType) -> Result<Kernel> {
 /// The transposed convolution: the shape's x, of its y, w and perhaps a bias, whose dims `Op::check` has compared.
 pub fn transposed(act: Act, g: &Conv2dShape, args: &[Arg]) -> Result<(MetalStorage, Shape)> {
     let (y, w, bias) = (args[0], args[1], args.get(2));
-    let (device, dtype) = (y.0.device(), y.0.dtype());
-    let count = g.x_shape().elem_count();
-    let out = alloc(device, count, dtype)?;
-    if count > 0 {
+    output(y, g.x_shape(), |device, dtype, out| {
         let params = Params::new(TRANSPOSED, g)?.y(y.1).w(w.1);
         let params = params.finish(bias.map(|b| b.1), act);
         let (y, w) = (Operand::strided(y.0, y.1), Operand::strided(w.0, w.1));
-        let bias = bias.map(|(b, l)| Operand::strided(b, l));
         let (kernel, inputs) = match ConvAlgo::transposed_on_metal(g) {
             ConvAlgo::Direct => (direct_transposed(g, dtype)?, [&y, &w]),
             _ => (gemm_transposed(g, dtype)?, [&w, &y]),
         };
-        kernel.run(device, inputs, bias.as_ref(), &out, &params)?;
-    }
-    Ok((finish(out, device, count, dtype), g.x_shape()))
+        let bias = bias.map(|(b, l)| Operand::strided(b, l));
+        kernel.run(device, inputs, bias.as_ref(), out, &params)
+    })
 }
 
 fn direct_transposed(g: &Conv2dShape, dtype: DType) -> Result<Kernel> {
@@ -162,18 +165,14 @@ fn gemm_transposed(g: &Conv2dShape, dtype: DType) -> Result<Kernel> {
 /// The gradient of w, of x and the gradient of y, which have the dims of the shape: `Op::check` has compared them.
 pub fn weight_grad(g: &Conv2dShape, args: &[Arg]) -> Result<(MetalStorage, Shape)> {
     let (x, y) = (args[0], args[1]);
-    let (device, dtype) = (x.0.device(), x.0.dtype());
-    let count = g.w_shape().elem_count();
-    let out = alloc(device, count, dtype)?;
-    if count > 0 {
+    output(x, g.w_shape(), |device, _, out| {
         let params = Params::new(WeightGrad::NAME, g)?.x(x.1).y(y.1);
         let (x, y) = (Operand::strided(x.0, x.1), Operand::strided(y.0, y.1));
         match g.is_depthwise() {
-            true => depthwise_weight_grad(device, g, [&x, &y], &out, &params)?,
-            false => gemm_weight_grad(device, g, [&y, &x], &out, params)?,
+            true => depthwise_weight_grad(device, g, [&x, &y], out, &params),
+            false => gemm_weight_grad(device, g, [&y, &x], out, params),
         }
-    }
-    Ok((finish(out, device, count, dtype), g.w_shape()))
+    })
 }
 
 fn depthwise_weight_grad(

@@ -31,6 +31,29 @@ pub struct Params {
     share: u32,
 }
 
+/// `Conv2dColumns` of conv2d_mps.metal: a part of the columns of the im2col matrix.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Columns {
+    conv: Params,
+    image: u32,
+    first: u32,
+    pub columns: u32,
+    unused: u32,
+}
+
+impl Columns {
+    pub fn new(conv: Params, [image, first, columns]: [usize; 3]) -> Self {
+        Columns {
+            conv,
+            image: image as u32,
+            first: first as u32,
+            columns: columns as u32,
+            unused: 0,
+        }
+    }
+}
+
 impl Params {
     /// Without strides, bias and activation.
     pub fn new(op: &str, shape: &Conv2dShape) -> Result<Self> {
@@ -139,22 +162,14 @@ mod tests {
             x, w, y, bias, batch, groups, c_in, c_out, input, kernel = "kernel_size", output,
             stride, padding, dilation, lattice, has_bias, act, act_param, parts, share
         });
+        assert_mirrors!(Columns => "conv2d_mps" Conv2dColumns {
+            conv, image, first, columns, unused
+        });
     }
 
     #[test]
     fn what_kernels_cannot_count_is_refused() {
-        let shape = Conv2dShape {
-            batch: 1,
-            groups: 1,
-            c_in: 1,
-            c_out: 1,
-            input: [1, 1],
-            kernel: [1, 1],
-            output: [1, 1],
-            stride: [1, 1],
-            padding: [0, 0],
-            dilation: [1, 1],
-        };
+        let shape = Conv2dShape::of_one_pixel();
         assert!(Params::new("conv2d", &shape).is_ok());
         let huge = [
             Conv2dShape {

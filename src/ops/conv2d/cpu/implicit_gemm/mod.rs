@@ -15,12 +15,13 @@ mod plan;
 
 use super::epilogue::{Output, Rectangle};
 use super::image::Image;
-use super::tile::{overhang, TileGemm, TILE_ROWS};
+use super::tile::{overhang, OffsetRows, Rows, TileGemm, TILE_ROWS};
 use crate::cpu::element::Element;
 use crate::cpu::parallel::{self, Shared};
 use crate::cpu::scratch;
 use plan::Plan;
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// Rows whose weights (96 rows of 256 terms: 96 KB) stay in the second-level cache while all positions are multiplied.
@@ -31,10 +32,10 @@ const ROWS_AT_ONCE: usize = 16 * TILE_ROWS;
 pub struct ImplicitGemm<'a, T> {
     pub batch: usize,
     pub groups: usize,
-    pub x: Image<'a, T>,
     /// Channels of a group of x, and of the output.
     pub c_in: usize,
     pub c_out: usize,
+    pub x: Image<'a, T>,
     /// Rows and columns of positions.
     pub grid: [usize; 2],
     /// Rows and columns of x from one position to the next.
@@ -44,6 +45,8 @@ pub struct ImplicitGemm<'a, T> {
     /// The first row and column of x that the first position reads: negative for padding.
     pub origin: [isize; 2],
     pub phases: Vec<PhaseGemm<'a>>,
+    /// Rows and columns of the output from one position of a phase to the next.
+    pub step: [usize; 2],
     pub out: Output<'a, T>,
     /// Columns of the output.
     pub width: usize,
@@ -60,23 +63,23 @@ pub struct PhaseGemm<'a> {
     pub cols: Range<usize>,
     /// Position p of a dim is the output `p · step + start`.
     pub start: [isize; 2],
-    pub step: [usize; 2],
 }
 
 impl<T: Element> ImplicitGemm<'_, T> {
     /// Writes all outputs of all phases.
-    ///
-    /// # Safety
-    /// x has `batch` images of `groups · c_in` channels, and the output `batch` images of `groups · c_out` channels of rows of
-    /// `width`. For each phase, `rows` and `cols` lie within the grid and belong to outputs within the image, which no other
-    /// phase has.
-    pub unsafe fn run(&self) {
+    pub fn run(&self) {
+        let mut starts = BTreeSet::new();
         for phase in &self.phases {
             let reached = |i: usize| (self.halo[i] + 1) * self.stride[i];
             let inside = |tap: &[usize; 2]| tap[0] < reached(0) && tap[1] < reached(1);
             assert!(phase.taps.iter().all(inside), "a tap lies beyond the halo");
             let weights = self.groups * self.c_out * self.c_in * phase.taps.len();
             assert_eq!(phase.weights.len(), weights, "weights of a phase");
+            let last = (phase.cols.end as isize - 1) * self.step[1] as isize + phase.start[1];
+            assert!(last < self.width as isize, "a column beyond the last");
+            // Outputs of different phases differ in the remainder of their row or column by the step.
+            let start = [0, 1].map(|i| phase.start[i].rem_euclid(self.step[i] as isize));
+            assert!(starts.insert(start), "two phases have the same outputs");
         }
         let plan = Plan::new(self);
         let pack_cost = self.c_in * plan.pack_cost;
@@ -88,15 +91,13 @@ impl<T: Element> ImplicitGemm<'_, T> {
     }
 
     /// Each thread packs and multiplies blocks, or parts of them, by itself. The parts of a block each pack it anew.
-    ///
-    /// # Safety
-    /// That of [`ImplicitGemm::run`].
-    unsafe fn run_blocks(&self, plan: &Plan, cost: usize) {
+    fn run_blocks(&self, plan: &Plan, cost: usize) {
         parallel::ranges(plan.jobs * plan.parts, cost, 1, |units| {
             self.with_packed_input(plan.channels * plan.plane(), |x| {
                 for unit in units {
                     let (job, part) = (unit / plan.parts, unit % plan.parts);
-                    // SAFETY: `multiply` asks for `plan.channels` at most, for which there is room with the overhang.
+                    // SAFETY: `multiply` asks for `plan.channels` at most, for which there is room, with zeros for the
+                    // overhang. It gets them packed, and no other unit is this part of this job.
                     unsafe {
                         self.multiply(plan, job, part, |channels| {
                             self.pack_input(plan, job, channels, x);
@@ -109,10 +110,7 @@ impl<T: Element> ImplicitGemm<'_, T> {
     }
 
     /// For few blocks of many outputs: all threads pack a block together, then multiply parts of it.
-    ///
-    /// # Safety
-    /// That of [`ImplicitGemm::run`].
-    unsafe fn run_parts(&self, plan: &Plan) {
+    fn run_parts(&self, plan: &Plan) {
         let plane = plan.plane();
         self.with_packed_input(self.c_in * plane, |x| {
             let x = Shared::new(x);
@@ -125,7 +123,8 @@ impl<T: Element> ImplicitGemm<'_, T> {
                 });
                 parallel::ranges(plan.parts, plan.multiply_cost, 1, |parts| {
                     for part in parts {
-                        // SAFETY: all channels have been packed, and the overhang is behind the last.
+                        // SAFETY: all channels have been packed, and the zeros for the overhang are behind the last.
+                        // `ranges` gives each part to one thread.
                         unsafe {
                             self.multiply(plan, job, part, |channels| packed(channels.start));
                         }
@@ -157,7 +156,9 @@ impl<T: Element> ImplicitGemm<'_, T> {
         let pack = |channels: Range<usize>, [row, col]: [usize; 2], to: *mut f32| {
             let origin = [origin[0] + row as isize, origin[1] + col as isize];
             let of_x = group * self.c_in + channels.start..group * self.c_in + channels.end;
-            layout.pack(self.x, image, of_x, origin, to)
+            // SAFETY: each call below has room for its channels: a copy of a channel has `layout.plane()` elements, and
+            // `Plan::plane` those of all copies.
+            unsafe { layout.pack(self.x, image, of_x, origin, to) }
         };
         if let [copy] = plan.copies[..] {
             return pack(channels, copy, to);
@@ -166,7 +167,7 @@ impl<T: Element> ImplicitGemm<'_, T> {
         for channel in channels {
             for &copy in &plan.copies {
                 pack(channel..channel + 1, copy, to);
-                to = to.add(layout.plane());
+                to = to.wrapping_add(layout.plane());
             }
         }
     }
@@ -175,8 +176,8 @@ impl<T: Element> ImplicitGemm<'_, T> {
     /// `plan.channels` at most.
     ///
     /// # Safety
-    /// That of [`ImplicitGemm::run`]. What `packed` gives is valid for reads of [`Plan::plane`] elements for each of the
-    /// channels and of an overhang, all of them initialised. No other thread has this part of this block.
+    /// What `packed` gives is valid for reads of [`Plan::plane`] elements for each of the channels and of an overhang, all of
+    /// them initialised. No other thread has this part of this block.
     unsafe fn multiply(
         &self,
         plan: &Plan,
@@ -204,75 +205,57 @@ impl<T: Element> ImplicitGemm<'_, T> {
                     let at = (rows.start - first[0]) * pitch + cols.start - first[1];
                     let taps = phase.taps.len();
                     let terms = self.c_in * taps;
-                    // SAFETY: the weights have `c_in · taps` terms for each of the channels, which `run` has checked.
-                    // A packed channel has `size + halo` rows and columns of each phase, so that it has the input of the
-                    // last position of every tap; a tile's overhang is behind the last channel. `sums_stride` has room
-                    // for the positions of a block and the overhang.
-                    unsafe {
-                        multiply_rows(TileGemm {
-                            weights: phase.weights.as_ptr().add(channel * terms + start * taps),
-                            weights_stride: terms,
-                            rows: outputs.len(),
-                            all_rows: self.c_out,
-                            offsets: &plan.offsets[i][..channels.len() * taps],
-                            x: x.add(at),
-                            positions: (rows.len() - 1) * pitch + cols.len(),
-                            sums: sums.add(i * phase_sums),
-                            sums_stride: plan.sums_stride,
-                            add: start > 0,
-                        });
-                    }
+                    let weights = Rows {
+                        data: &phase.weights[channel * terms + start * taps..],
+                        stride: terms,
+                    };
+                    let x = OffsetRows {
+                        start: x.wrapping_add(at),
+                        offsets: &plan.offsets[i][..channels.len() * taps],
+                        len: (rows.len() - 1) * pitch + cols.len(),
+                    };
+                    let sums = Rows {
+                        data: sums.wrapping_add(i * phase_sums),
+                        stride: plan.sums_stride,
+                    };
+                    let rows = [outputs.len(), self.c_out];
+                    // SAFETY: a packed channel has `size + halo` rows and columns of each phase, so that it has the input of
+                    // the last position of every tap; a tile's overhang is behind the last channel. The sums have
+                    // `outputs.len()` rows for each phase, and `sums_stride` is the positions of a block and the overhang.
+                    // With `start > 0` the first channels' product has written them.
+                    let gemm = unsafe { TileGemm::new(weights, x, sums, rows, start > 0) };
+                    gemm.run_by_rows(ROWS_AT_ONCE);
                 }
             }
             for (i, phase, [rows, cols]) in phases() {
-                let rectangle = phase.rectangle(rows, cols, pitch, self.width);
+                let rectangle = self.rectangle(phase, [rows, cols], pitch);
                 for row in 0..outputs.len() {
-                    // SAFETY: the sums of these positions have just been written; their outputs lie within the image by the
-                    // contract of `run`, and no other block, part or phase has them.
-                    unsafe {
-                        let sums = sums.add(i * phase_sums + row * plan.sums_stride);
-                        self.out.write(image, channel + row, rectangle, sums);
-                    }
+                    let sums = sums.wrapping_add(i * phase_sums + row * plan.sums_stride);
+                    // SAFETY: the sums of these positions have just been written. No other block or part has their outputs,
+                    // and no other phase, which `run` has checked.
+                    unsafe { self.out.write(image, channel + row, rectangle, sums) };
                 }
             }
         });
     }
-}
 
-/// All rows, [`ROWS_AT_ONCE`] at a time.
-///
-/// # Safety
-/// That of [`TileGemm::run`].
-unsafe fn multiply_rows(gemm: TileGemm) {
-    for row in (0..gemm.rows).step_by(ROWS_AT_ONCE) {
-        let rows = TileGemm {
-            weights: gemm.weights.add(row * gemm.weights_stride),
-            rows: ROWS_AT_ONCE.min(gemm.rows - row),
-            sums: gemm.sums.add(row * gemm.sums_stride),
-            ..gemm
-        };
-        rows.run();
-    }
-}
-
-impl PhaseGemm<'_> {
-    /// The outputs of these positions, of an image of that `width`.
+    /// The outputs of these positions of a phase.
     fn rectangle(
         &self,
-        rows: Range<usize>,
-        cols: Range<usize>,
+        phase: &PhaseGemm,
+        [rows, cols]: [Range<usize>; 2],
         pitch: usize,
-        width: usize,
     ) -> Rectangle {
         let output = |i: usize, position: usize| {
-            ((position * self.step[i]) as isize + self.start[i]) as usize
+            let output = (position * self.step[i]) as isize + phase.start[i];
+            usize::try_from(output).expect("a position before the first output")
         };
         Rectangle {
             rows: rows.len(),
             cols: cols.len(),
             pitch,
-            start: output(0, rows.start) * width + output(1, cols.start),
-            row_step: self.step[0] * width,
+            start: output(0, rows.start) * self.width + output(1, cols.start),
+            row_step: self.step[0] * self.width,
             col_step: self.step[1],
         }
     }

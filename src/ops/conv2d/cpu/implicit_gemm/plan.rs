@@ -12,6 +12,12 @@ use std::ops::Range;
 const MAX_PACKED_INPUT: usize = 64 * 1024;
 /// Positions of a block, at most: the sums of 16 channels (128 KB) should stay in the second-level cache, too.
 const MAX_POSITIONS: usize = 2048;
+/// Positions of a block, at least, even if threads then get fewer than [`BLOCKS_PER_THREAD`]; and the same for copies, which
+/// have no halo to pack.
+const MIN_POSITIONS: usize = 256;
+const MIN_POSITIONS_OF_COPIES: usize = 128;
+/// Positions of a row of a block, at least, if the image is as wide: four vectors of 16 lanes.
+const MIN_WIDTH: usize = 64;
 /// Blocks that each thread should get, so that a thread that is held up doesn't hold up the others.
 const BLOCKS_PER_THREAD: usize = 4;
 /// The cost of packing an element, in the unit of [`parallel`] (a load and a store in a long loop). Rows are short, so that
@@ -90,8 +96,9 @@ impl Plan {
     }
 }
 
-/// Whether one copy for all taps costs more than a copy for each. In one copy the rows are longer by the halo, and the
-/// columns of the halo are multiplied in vain.
+/// Whether one copy for all taps costs more than a copy for each. In one copy the rows are longer by the halo, whose columns
+/// are multiplied in vain: for a row of a tap these are `halo · c_out` FMAs, each an eighth of the unit in which packing the
+/// `cols` elements of a copy costs [`PACK_COST`]. Twelve is that factor of eight with a margin of a half.
 fn taps_are_far_apart<T: Element>(gemm: &ImplicitGemm<T>) -> bool {
     let (cols, halo) = (gemm.grid[1], gemm.halo[1]);
     gemm.phases.len() == 1
@@ -102,14 +109,14 @@ fn taps_are_far_apart<T: Element>(gemm: &ImplicitGemm<T>) -> bool {
 
 fn blocks<T: Element>(gemm: &ImplicitGemm<T>, channels: usize, copies: usize) -> Blocks {
     let (halo, least) = match copies {
-        1 => (gemm.halo, MAX_POSITIONS / 8),
-        _ => ([0, 0], MAX_POSITIONS / 16),
+        1 => (gemm.halo, MIN_POSITIONS),
+        _ => ([0, 0], MIN_POSITIONS_OF_COPIES),
     };
     let position = channels.max(1) * copies * gemm.stride[0] * gemm.stride[1];
     let positions = gemm.batch * gemm.groups * gemm.grid[0] * gemm.grid[1];
     let most = positions / (BLOCKS_PER_THREAD * parallel::threads());
     let most = most.clamp(least, MAX_POSITIONS);
-    Blocks::new(gemm.grid, gemm.stride, halo, 64, |size| {
+    Blocks::new(gemm.grid, gemm.stride, halo, MIN_WIDTH, |size| {
         let [rows, cols] = [0, 1].map(|i| size[i] + halo[i]);
         // A block with fewer rows than its halo would pack mostly halo.
         let mostly_halo = size[0] <= halo[0];

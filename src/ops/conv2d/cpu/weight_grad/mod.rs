@@ -25,7 +25,7 @@ use super::polyphase::PolyphaseLayout;
 use crate::cpu::alloc;
 use crate::cpu::element::Element;
 use crate::cpu::parallel::{self, Shared};
-use crate::cpu::simd::MAX_LANES;
+use crate::cpu::simd::{dispatch, MAX_LANES};
 use crate::ops::conv2d::shape::Conv2dShape;
 use panel::{Panel, ROWS};
 use std::ops::Range;
@@ -55,10 +55,7 @@ struct Layouts {
 
 impl<T: Element> WeightGrad<'_, T> {
     /// The gradient `[groups · c_out, c_in, ..kernel]`.
-    ///
-    /// # Safety
-    /// x and g have the shape's x and y dims.
-    pub unsafe fn run(&self) -> Vec<f32> {
+    pub fn run(&self) -> Vec<f32> {
         let shape = &self.shape;
         let layouts = self.layouts();
         let mut sums = vec![0.0; shape.w_shape().elem_count()];
@@ -98,27 +95,14 @@ impl<T: Element> WeightGrad<'_, T> {
         }
     }
 
-    /// # Safety
-    /// That of [`WeightGrad::run`]; there are these images.
-    unsafe fn pack(&self, images: Range<usize>, layouts: Layouts) -> Packed {
+    fn pack(&self, images: Range<usize>, layouts: Layouts) -> Packed {
         let shape = &self.shape;
         let origin = shape.padding.map(|p| -(p as isize));
+        let [c_in, c_out] = [shape.c_in, shape.c_out].map(|n| shape.groups * n);
         Packed {
             images: images.len(),
-            x: pack(
-                self.x,
-                &images,
-                shape.groups * shape.c_in,
-                layouts.x,
-                origin,
-            ),
-            g: pack(
-                self.g,
-                &images,
-                shape.groups * shape.c_out,
-                layouts.g,
-                [0, 0],
-            ),
+            x: pack(self.x, &images, c_in, layouts.x, origin),
+            g: pack(self.g, &images, c_out, layouts.g, [0, 0]),
         }
     }
 
@@ -140,47 +124,35 @@ impl<T: Element> WeightGrad<'_, T> {
         // An FMA is an eighth of the unit of `parallel`; ending a sum takes as long as 32 of them.
         let sums_of_panel = ROWS.min(shape.c_out) * offsets.len() * packed.images;
         let cost = sums_of_panel.saturating_mul(positions + 32) / 8;
-        let to = Shared::new(sums.as_mut_ptr());
-        parallel::ranges(shape.groups * panels, cost, 1, |range| {
-            for panel in range {
-                let (group, first) = (panel / panels, panel % panels * ROWS);
-                let output = group * shape.c_out + first;
-                // SAFETY: `output` and the next rows are channels of g, and the offsets lead to the group's channels of x. The
-                // last position of the last tap lies within its plane, as x has the halo; behind the last channel there is
-                // one more vector. Panels have different outputs, and so different sums.
-                unsafe {
-                    let panel = Panel {
-                        rows: ROWS.min(shape.c_out - first),
-                        g: packed.g.as_ptr().add(output * g_plane),
-                        g_row: g_plane,
-                        g_image: shape.groups * shape.c_out * g_plane,
-                        x: packed.x.as_ptr().add(group * shape.c_in * x_plane),
-                        offsets: &offsets,
-                        x_image: shape.groups * shape.c_in * x_plane,
-                        images: packed.images,
-                        positions,
-                        sums: to.get().add(output * offsets.len()),
-                    };
-                    panel.run();
-                }
-            }
+        let of_groups = sums.chunks_mut(shape.c_out * offsets.len());
+        let mut of_panels: Vec<_> = of_groups
+            .flat_map(|sums| sums.chunks_mut(ROWS * offsets.len()))
+            .enumerate()
+            .collect();
+        parallel::each(&mut of_panels, cost, |(panel, sums)| {
+            let (group, first) = (*panel / panels, *panel % panels * ROWS);
+            let output = group * shape.c_out + first;
+            dispatch(Panel {
+                g: &packed.g[output * g_plane..],
+                g_row: g_plane,
+                g_image: shape.groups * shape.c_out * g_plane,
+                x: &packed.x[group * shape.c_in * x_plane..],
+                offsets: &offsets,
+                x_image: shape.groups * shape.c_in * x_plane,
+                images: packed.images,
+                positions,
+                sums,
+            });
         });
     }
 
     /// Computes every sum that is not finite again, from the terms that it has by definition.
     fn repair(&self, sums: &mut [f32]) {
-        let (count, to) = (sums.len(), Shared::new(sums.as_mut_ptr()));
         let Conv2dShape { batch, output, .. } = self.shape;
         let cost = (16 * batch * output[0]).saturating_mul(output[1]);
-        parallel::ranges(count, cost, 1, |range| {
-            for i in range {
-                // SAFETY: i < count, and the ranges that threads get are disjoint.
-                let sum = unsafe { &mut *to.get().add(i) };
-                if !sum.is_finite() {
-                    *sum = self.plain_sum(i);
-                }
-            }
-        });
+        let sums = sums.iter_mut().enumerate();
+        let mut not_finite: Vec<_> = sums.filter(|(_, sum)| !sum.is_finite()).collect();
+        parallel::each(&mut not_finite, cost, |(i, sum)| **sum = self.plain_sum(*i));
     }
 
     /// Element i of the gradient, term by term.
@@ -209,10 +181,7 @@ impl<T: Element> WeightGrad<'_, T> {
 }
 
 /// All channels of some images, one behind the other, and a vector of zeros.
-///
-/// # Safety
-/// x has these images, of that many channels.
-unsafe fn pack<T: Element>(
+fn pack<T: Element>(
     x: Image<T>,
     images: &Range<usize>,
     channels: usize,
@@ -227,6 +196,7 @@ unsafe fn pack<T: Element>(
         alloc::build(len + MAX_LANES, |to: *mut f32| {
             std::ptr::write_bytes(to.add(len), 0, MAX_LANES);
             let to = Shared::new(to);
+            // Rows of whole images are long, so that packing costs less than the `PACK_COST` of blocks.
             parallel::ranges(count, 2 * plane, 1, |range| {
                 for i in range {
                     let (image, channel) = (images.start + i / channels, i % channels);

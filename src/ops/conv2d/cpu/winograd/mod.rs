@@ -23,8 +23,9 @@ pub use weights::TransformedWeights;
 use super::blocks::Blocks;
 use super::epilogue::{Output, Rectangle};
 use super::image::Image;
-use super::tile::{overhang, TileGemm, TILE_ROWS};
+use super::tile::{overhang, OffsetRows, Rows, TileGemm, TILE_ROWS};
 use crate::cpu::element::Element;
+use crate::cpu::simd::dispatch;
 use crate::cpu::{parallel, scratch};
 use crate::ops::conv2d::shape::Conv2dShape;
 use std::ops::Range;
@@ -67,12 +68,8 @@ struct Block {
 }
 
 impl<T: Element> Winograd<'_, T> {
-    /// Writes all outputs.
-    ///
-    /// # Safety
-    /// x has the shape's x dims, and the output its y dims. The kernel is 3 by 3, with stride and dilation 1, and the
-    /// transformed weights are those of the shape.
-    pub unsafe fn run(&self) {
+    /// Writes all outputs. The kernel is 3 by 3, with stride and dilation 1.
+    pub fn run(&self) {
         let g = &self.shape;
         let tiles = g.output.map(|n| n.div_ceil(TILE_OUT));
         let most = (MAX_TRANSFORMED / (POINTS * g.c_in.max(1))).max(MIN_TILES);
@@ -86,12 +83,14 @@ impl<T: Element> Winograd<'_, T> {
         let part = g.c_out.div_ceil(parts).next_multiple_of(TILE_ROWS);
         let parts = g.c_out.div_ceil(part);
         let positions = blocks.size[0] * blocks.input.cols;
+        // In the unit of `parallel`, of which an FMA is an eighth: a product is transformed at the cost of 8 FMAs, and so is an
+        // input.
         let cost = positions * POINTS * (part.min(g.c_out) * (g.c_in + 8) / 8 + g.c_in);
         parallel::ranges(jobs * parts, cost, 1, |units| {
             for unit in units {
                 let first = unit % parts * part;
                 let outputs = first..g.c_out.min(first + part);
-                // SAFETY: the contract of `run`; no other unit has this block's outputs of these channels.
+                // SAFETY: no other unit has this block's outputs of these channels.
                 unsafe { self.block(&blocks, unit / parts, outputs) };
             }
         });
@@ -100,7 +99,7 @@ impl<T: Element> Winograd<'_, T> {
     /// A block of some outputs, by this thread.
     ///
     /// # Safety
-    /// That of [`Winograd::run`]; no other thread has this block's outputs of these channels.
+    /// No other thread has this block's outputs of these channels.
     unsafe fn block(&self, blocks: &Blocks, job: usize, outputs: Range<usize>) {
         let g = &self.shape;
         let (image_group, first) = blocks.first(job);
@@ -123,7 +122,8 @@ impl<T: Element> Winograd<'_, T> {
             TILE_OUT * TILE_OUT * block.stride,
         ];
         scratch::with(lens, |[transformed, products, packed, sums]| {
-            // SAFETY: the lengths are those that the steps ask for; each step reads what the one before has written.
+            // SAFETY: the lengths are those that the steps ask for. Each step reads what the one before has written, and the
+            // last writes the outputs that this thread alone has.
             unsafe {
                 self.transform_input(blocks, &block, packed, transformed);
                 self.multiply(&block, outputs.clone(), transformed, products);
@@ -145,22 +145,29 @@ impl<T: Element> Winograd<'_, T> {
     ) {
         let (g, layout) = (&self.shape, &blocks.input);
         let origin = [0, 1].map(|i| (block.first[i] * TILE_OUT) as isize - g.padding[i] as isize);
-        std::ptr::write_bytes(packed.add(layout.plane()), 0, overhang(1));
         let mut offsets = [0; POINTS];
         for (i, offset) in offsets.iter_mut().enumerate() {
             *offset = layout.at(i / TILE_IN, i % TILE_IN);
         }
-        for c in 0..g.c_in {
-            let channel = block.group * g.c_in + c;
-            layout.pack(self.x, block.image, channel..channel + 1, origin, packed);
-            let transform = TransformInput {
-                from: packed,
-                offsets: &offsets,
-                positions: block.positions,
-                to: transformed.add(c * block.stride),
-                point_stride: g.c_in * block.stride,
-            };
-            transform.run();
+        // SAFETY: `packed` has room for a plane and, behind it, the vector that the last positions read beyond it. The layout
+        // has a halo of one tile, so that each of a tile's elements has `positions` elements from its offset on. Channel c of
+        // `transformed` has `stride` elements, which are the positions and more than a vector, for each point.
+        unsafe {
+            std::ptr::write_bytes(packed.add(layout.plane()), 0, overhang(1));
+            for c in 0..g.c_in {
+                let channel = block.group * g.c_in + c;
+                layout.pack(self.x, block.image, channel..channel + 1, origin, packed);
+                let x = OffsetRows {
+                    start: packed,
+                    offsets: &offsets,
+                    len: block.positions,
+                };
+                let to = Rows {
+                    data: transformed.add(c * block.stride),
+                    stride: g.c_in * block.stride,
+                };
+                dispatch(TransformInput::new(x, to));
+            }
         }
     }
 
@@ -179,20 +186,23 @@ impl<T: Element> Winograd<'_, T> {
         let g = &self.shape;
         let offsets: Vec<usize> = (0..g.c_in).map(|c| c * block.stride).collect();
         for point in 0..POINTS {
-            let weights = self.transformed.rows(block.group, point, outputs.clone());
-            let gemm = TileGemm {
-                weights: weights.as_ptr(),
-                weights_stride: g.c_in,
-                rows: outputs.len(),
-                all_rows: g.c_out,
-                offsets: &offsets,
-                x: transformed.add(point * g.c_in * block.stride),
-                positions: block.positions,
-                sums: products.add(point * outputs.len() * block.stride),
-                sums_stride: block.stride,
-                add: false,
+            let weights = Rows {
+                data: self.transformed.rows(block.group, point, outputs.clone()),
+                stride: g.c_in,
             };
-            gemm.run();
+            let x = OffsetRows {
+                start: transformed.wrapping_add(point * g.c_in * block.stride),
+                offsets: &offsets,
+                len: block.positions,
+            };
+            let sums = Rows {
+                data: products.wrapping_add(point * outputs.len() * block.stride),
+                stride: block.stride,
+            };
+            let rows = [outputs.len(), g.c_out];
+            // SAFETY: the rows of each point, `c_in` of x and `outputs` of sums, have `stride` elements: the positions and the
+            // overhang.
+            dispatch(unsafe { TileGemm::new(weights, x, sums, rows, false) });
         }
     }
 
@@ -210,18 +220,23 @@ impl<T: Element> Winograd<'_, T> {
     ) {
         for row in 0..outputs.len() {
             let channel = block.group * self.shape.c_out + outputs.start + row;
-            let transform = TransformOutputs {
-                from: products.add(row * block.stride),
-                point_stride: outputs.len() * block.stride,
-                positions: block.positions,
-                to: sums,
-                row_stride: TILE_OUT * block.stride,
+            let from = Rows {
+                data: products.wrapping_add(row * block.stride),
+                stride: outputs.len() * block.stride,
             };
-            let all_finite = transform.run();
-            if !all_finite {
-                self.plain_sums(block, channel, sums);
+            let to = Rows {
+                data: sums,
+                stride: TILE_OUT * block.stride,
+            };
+            // SAFETY: each point's rows of products have `stride` elements, and each of four rows of sums has four times as
+            // many. Those are the positions and more than a vector.
+            unsafe {
+                let all_finite = dispatch(TransformOutputs::new(from, to, block.positions));
+                if !all_finite {
+                    self.plain_sums(block, channel, sums);
+                }
+                self.write(block, channel, sums);
             }
-            self.write(block, channel, sums);
         }
     }
 
@@ -247,11 +262,14 @@ impl<T: Element> Winograd<'_, T> {
                     }
                 }
                 let tile = y / TILE_OUT * block.pitch * TILE_OUT + x;
-                *sums.add(y % TILE_OUT * TILE_OUT * block.stride + tile) = sum;
+                // SAFETY: the tile's number is a position, of which each of the four rows has four columns.
+                unsafe { *sums.add(y % TILE_OUT * TILE_OUT * block.stride + tile) = sum };
             }
         }
     }
 
+    /// Writes the outputs of a channel, one row of tiles at a time.
+    ///
     /// # Safety
     /// The sums have been written; no other thread touches these outputs.
     unsafe fn write(&self, block: &Block, channel: usize, sums: *const f32) {
@@ -267,8 +285,9 @@ impl<T: Element> Winograd<'_, T> {
                 row_step: width,
                 col_step: 1,
             };
-            let sums = sums.add(i * block.pitch * TILE_OUT);
-            self.out.write(block.image, channel, rectangle, sums);
+            let sums = sums.wrapping_add(i * block.pitch * TILE_OUT);
+            // SAFETY: the row of tiles has four rows of four sums for each tile, and no other row of tiles has their outputs.
+            unsafe { self.out.write(block.image, channel, rectangle, sums) };
         }
     }
 }

@@ -1,56 +1,44 @@
 //! The transforms of inputs to Winograd's domain, and of products back to outputs. Each lane of a vector is a tile.
 
+use super::super::tile::{OffsetRows, Rows};
 use super::{POINTS, TILE_IN, TILE_OUT};
-use crate::cpu::simd::{dispatch, Kernel, Simd, MAX_LANES};
+use crate::cpu::simd::{Kernel, Simd, MAX_LANES};
 
-/// Bᵀ x B of the tiles of a channel.
+/// Bᵀ x B of the tiles of a channel. x has a row for each element of a tile, and `to` one for each point.
 pub struct TransformInput<'a> {
-    pub from: *const f32,
-    /// For each element of a tile: where the first tile's is.
-    pub offsets: &'a [usize; POINTS],
-    pub positions: usize,
-    pub to: *mut f32,
-    /// Elements from point to point.
-    pub point_stride: usize,
+    x: OffsetRows<'a>,
+    to: Rows<*mut f32>,
 }
 
-impl TransformInput<'_> {
+impl<'a> TransformInput<'a> {
     /// # Safety
-    /// With `n` for `positions` and a vector more: `from` is valid for reads of `n` initialised elements from each offset on,
-    /// and `to` for writes of `n` from each `point · point_stride` on.
-    pub unsafe fn run(self) {
-        dispatch(Input(self))
+    /// With `n` for x's length and a vector more, until the kernel has run: each row of x is valid for reads of `n`
+    /// initialised elements, and [`POINTS`] rows of `to` for writes of `n`.
+    pub unsafe fn new(x: OffsetRows<'a>, to: Rows<*mut f32>) -> Self {
+        TransformInput { x, to }
     }
 }
 
-/// Made by [`TransformInput::run`] alone, whose contract holds for it.
-struct Input<'a>(TransformInput<'a>);
-
-impl Kernel for Input<'_> {
+impl Kernel for TransformInput<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let TransformInput {
-            from,
-            offsets,
-            positions,
-            to,
-            point_stride,
-        } = self.0;
-        for p in (0..positions).step_by(S::LANES) {
-            // SAFETY: p < positions, and both reach a vector beyond the last position.
+        let TransformInput { x, to } = self;
+        let offsets: &[usize; POINTS] = x.offsets.try_into().expect("a row for each element");
+        for p in (0..x.len).step_by(S::LANES) {
+            // SAFETY: p is a position, and by the contract of `new` both reach a vector beyond the last one.
             unsafe {
                 let mut columns = [[s.splat(0.0); TILE_IN]; TILE_IN];
                 for (j, column) in columns.iter_mut().enumerate() {
-                    for (i, x) in column.iter_mut().enumerate() {
-                        *x = s.load_f32(from.add(offsets[i * TILE_IN + j] + p));
+                    for (i, element) in column.iter_mut().enumerate() {
+                        *element = s.load_f32(x.start.add(offsets[i * TILE_IN + j] + p));
                     }
                     *column = input_1d(s, *column);
                 }
                 for (i, row) in rows_of_columns(columns).into_iter().enumerate() {
                     for (j, x) in input_1d(s, row).into_iter().enumerate() {
-                        s.store_f32(to.add((i * TILE_IN + j) * point_stride + p), x);
+                        s.store_f32(to.data.add((i * TILE_IN + j) * to.stride + p), x);
                     }
                 }
             }
@@ -77,53 +65,44 @@ fn input_1d<S: Simd>(s: S, d: [S::F; TILE_IN]) -> [S::F; TILE_IN] {
     ]
 }
 
-/// Aᵀ y A of the products of an output channel.
+/// Aᵀ y A of the products of an output channel, which have a row for each point. `to` has [`TILE_OUT`] rows, with as many
+/// columns for each position. The kernel says whether all outputs are finite.
 pub struct TransformOutputs {
-    pub from: *const f32,
-    /// Elements from point to point.
-    pub point_stride: usize,
-    pub positions: usize,
-    /// Four rows of outputs, with [`TILE_OUT`] columns for each tile.
-    pub to: *mut f32,
-    pub row_stride: usize,
+    from: Rows<*const f32>,
+    to: Rows<*mut f32>,
+    positions: usize,
 }
 
 impl TransformOutputs {
-    /// Whether all outputs are finite.
-    ///
     /// # Safety
-    /// With `n` for `positions` and a vector more: `from` is valid for reads of `n` initialised elements from each
-    /// `point · point_stride` on, and `to` for writes of `4 · n` from each `row · row_stride` on.
-    pub unsafe fn run(self) -> bool {
-        dispatch(Outputs(self))
+    /// With `n` for `positions` and a vector more, until the kernel has run: each row of `from` is valid for reads of `n`
+    /// initialised elements, and each row of `to` for writes of [`TILE_OUT`] times as many.
+    pub unsafe fn new(from: Rows<*const f32>, to: Rows<*mut f32>, positions: usize) -> Self {
+        TransformOutputs {
+            from,
+            to,
+            positions,
+        }
     }
 }
 
-/// Made by [`TransformOutputs::run`] alone, whose contract holds for it.
-struct Outputs(TransformOutputs);
-
-impl Kernel for Outputs {
+impl Kernel for TransformOutputs {
     type Output = bool;
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) -> bool {
-        let TransformOutputs {
-            from,
-            point_stride,
-            positions,
-            to,
-            row_stride,
-        } = self.0;
+        let TransformOutputs { from, to, .. } = self;
         let zero = s.splat(0.0);
         let mut nothing = zero;
-        for p in (0..positions).step_by(S::LANES) {
-            // SAFETY: p < positions, and products and outputs reach a vector of tiles beyond the last position.
+        for p in (0..self.positions).step_by(S::LANES) {
+            // SAFETY: p < positions, and by the contract of `new` products and outputs reach a vector of tiles beyond the
+            // last position.
             unsafe {
                 let mut columns = [[zero; TILE_OUT]; TILE_IN];
                 for (j, column) in columns.iter_mut().enumerate() {
                     let mut products = [zero; TILE_IN];
                     for (i, x) in products.iter_mut().enumerate() {
-                        *x = s.load_f32(from.add((i * TILE_IN + j) * point_stride + p));
+                        *x = s.load_f32(from.data.add((i * TILE_IN + j) * from.stride + p));
                     }
                     *column = output_1d(s, products);
                 }
@@ -135,7 +114,7 @@ impl Kernel for Outputs {
                         nothing = s.fma(y, zero, nothing);
                         *lanes = s.to_array(y);
                     }
-                    let to = to.add(i * row_stride + p * TILE_OUT);
+                    let to = to.data.add(i * to.stride + p * TILE_OUT);
                     for lane in 0..S::LANES {
                         for (j, lanes) in lanes.iter().enumerate() {
                             *to.add(lane * TILE_OUT + j) = lanes[lane];
