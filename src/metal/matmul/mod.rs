@@ -327,20 +327,13 @@ impl Product<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{GemvParams, TileParams};
-    use crate::metal::mirror::assert_mirrors;
-
-    #[test]
-    fn params_mirror_the_kernels() {
-        assert_mirrors!(GemvParams => "linear" GemvParams {
-            x_row, x_col, w_row, b_row, b_col, rows, outputs, cols, rank, scale, has_bias,
-            aligned, dropout.seed_low, dropout.seed_high, dropout.threshold, dropout.keep, act,
-            act_param
-        });
-        assert_mirrors!(TileParams => "linear" TileParams {
-            x_row, x_col, w_row, w_col, rows, outputs, cols, scale, has_base, has_bias,
-            dropout.seed_low, dropout.seed_high, dropout.threshold, dropout.keep
-        });
+crate::metal::mirror::assert_mirrors! {
+    GemvParams => "linear" GemvParams {
+        x_row, x_col, w_row, b_row, b_col, rows, outputs, cols, rank, scale, has_bias, aligned,
+        dropout.seed_low, dropout.seed_high, dropout.threshold, dropout.keep, act, act_param
+    }
+    TileParams => "linear" TileParams {
+        x_row, x_col, w_row, w_col, rows, outputs, cols, scale, has_base, has_bias,
+        dropout.seed_low, dropout.seed_high, dropout.threshold, dropout.keep
     }
 }

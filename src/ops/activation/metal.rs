@@ -79,12 +79,6 @@ pub fn backward(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::Params;
-    use crate::metal::mirror::assert_mirrors;
-
-    #[test]
-    fn params_mirror_the_kernel() {
-        assert_mirrors!(Params => "activation" ActivationParams { n, act_param, aligned });
-    }
+crate::metal::mirror::assert_mirrors! {
+    Params => "activation" ActivationParams { n, act_param, aligned }
 }

@@ -79,14 +79,6 @@ pub fn forward_inplace(act: Act, (x, xl): Arg, scale: Arg, bias: Arg) -> Result<
 }
 
 #[cfg(test)]
-mod tests {
-    use super::Params;
-    use crate::metal::mirror::assert_mirrors;
-
-    #[test]
-    fn params_mirror_the_kernel() {
-        assert_mirrors!(Params => "affine_act" AffineActParams {
-            n, scale, bias, act_param, aligned
-        });
-    }
+crate::metal::mirror::assert_mirrors! {
+    Params => "affine_act" AffineActParams { n, scale, bias, act_param, aligned }
 }

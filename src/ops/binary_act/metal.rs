@@ -93,12 +93,6 @@ pub fn backward(op: BinaryAct, (x, xl): Arg, y: Arg, (g, gl): Arg) -> Result<Met
 }
 
 #[cfg(test)]
-mod tests {
-    use super::Params;
-    use crate::metal::mirror::assert_mirrors;
-
-    #[test]
-    fn params_mirror_the_kernel() {
-        assert_mirrors!(Params => "binary_act" BinaryActParams { n, y, act_param, aligned });
-    }
+crate::metal::mirror::assert_mirrors! {
+    Params => "binary_act" BinaryActParams { n, y, act_param, aligned }
 }

@@ -229,19 +229,18 @@ impl Product<'_> {
 }
 
 #[cfg(test)]
+crate::metal::mirror::assert_mirrors! {
+    GemvParams => "bitlinear" GemvParams {
+        x_row, x_col, rows, outputs, cols, row_bytes, scale_stride, has_bias, aligned, eps
+    }
+    TileParams => "bitlinear" TileParams {
+        rows, outputs, cols, row_bytes, scale_stride, has_bias, aligned
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metal::mirror::assert_mirrors;
-
-    #[test]
-    fn params_mirror_the_kernels() {
-        assert_mirrors!(GemvParams => "bitlinear" GemvParams {
-            x_row, x_col, rows, outputs, cols, row_bytes, scale_stride, has_bias, aligned, eps
-        });
-        assert_mirrors!(TileParams => "bitlinear" TileParams {
-            rows, outputs, cols, row_bytes, scale_stride, has_bias, aligned
-        });
-    }
 
     #[test]
     fn x_is_rounded_by_the_gemv_where_that_reads_little_more() {

@@ -95,14 +95,6 @@ pub fn forward_add(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::Params;
-    use crate::metal::mirror::assert_mirrors;
-
-    #[test]
-    fn params_mirror_the_kernel() {
-        assert_mirrors!(Params => "dropout" DropoutParams {
-            n, seed_low, seed_high, threshold, scale, aligned
-        });
-    }
+crate::metal::mirror::assert_mirrors! {
+    Params => "dropout" DropoutParams { n, seed_low, seed_high, threshold, scale, aligned }
 }

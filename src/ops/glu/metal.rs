@@ -139,14 +139,6 @@ pub fn backward_packed(act: Act, (x, l): Arg, (g, gl): Arg) -> Result<MetalStora
 }
 
 #[cfg(test)]
-mod tests {
-    use super::Params;
-    use crate::metal::mirror::assert_mirrors;
-
-    #[test]
-    fn params_mirror_the_kernel() {
-        assert_mirrors!(Params => "glu" GluParams {
-            cols, stride, up_at, dup_at, act_param, aligned
-        });
-    }
+crate::metal::mirror::assert_mirrors! {
+    Params => "glu" GluParams { cols, stride, up_at, dup_at, act_param, aligned }
 }

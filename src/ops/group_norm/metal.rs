@@ -173,14 +173,6 @@ pub fn backward(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::Params;
-    use crate::metal::mirror::assert_mirrors;
-
-    #[test]
-    fn params_mirror_the_kernels() {
-        assert_mirrors!(Params => "group_norm" GroupNormParams {
-            rows, cols, channels, spatial, groups, eps, aligned
-        });
-    }
+crate::metal::mirror::assert_mirrors! {
+    Params => "group_norm" GroupNormParams { rows, cols, channels, spatial, groups, eps, aligned }
 }

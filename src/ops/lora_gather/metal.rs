@@ -200,17 +200,9 @@ pub fn outer(routes: &Routes, p: Arg, q: Arg) -> Result<MetalStorage> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{GatherParams, OuterParams};
-    use crate::metal::mirror::assert_mirrors;
-
-    #[test]
-    fn params_mirror_the_kernels() {
-        assert_mirrors!(GatherParams => "lora_gather" GatherParams {
-            x_row, x_col, a_stack, a_row, a_col, rows, outputs, cols, has_bias
-        });
-        assert_mirrors!(OuterParams => "lora_gather" OuterParams {
-            p_row, p_col, q_row, q_col, height, width
-        });
+crate::metal::mirror::assert_mirrors! {
+    GatherParams => "lora_gather" GatherParams {
+        x_row, x_col, a_stack, a_row, a_col, rows, outputs, cols, has_bias
     }
+    OuterParams => "lora_gather" OuterParams { p_row, p_col, q_row, q_col, height, width }
 }

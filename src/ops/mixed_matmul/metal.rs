@@ -181,17 +181,16 @@ impl<'a> Product<'a> {
 }
 
 #[cfg(test)]
+crate::metal::mirror::assert_mirrors! {
+    Params => "mixed_matmul" Params {
+        x_row, x_col, rows, outputs, cols, row_bytes, group, scales_stride, offsets, sign_bit,
+        has_bias, aligned, zero, factor
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metal::mirror::assert_mirrors;
-
-    #[test]
-    fn params_mirror_the_kernels() {
-        assert_mirrors!(Params => "mixed_matmul" Params {
-            x_row, x_col, rows, outputs, cols, row_bytes, group, scales_stride, offsets, sign_bit,
-            has_bias, aligned, zero, factor
-        });
-    }
 
     #[test]
     fn scales_are_per_group_per_row_or_one_for_all() {

@@ -186,16 +186,8 @@ pub fn sum_middle(x: &MetalStorage, l: &Layout) -> Result<(MetalStorage, Shape)>
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{ColumnParams, MaxBwdParams, RowParams};
-    use crate::metal::mirror::assert_mirrors;
-
-    #[test]
-    fn params_mirror_the_kernels() {
-        assert_mirrors!(RowParams => "reduce" RowParams {
-            x, cols, part, rows, parts, scale, aligned
-        });
-        assert_mirrors!(ColumnParams => "reduce" ColumnParams { rows, part, cols, parts });
-        assert_mirrors!(MaxBwdParams => "reduce" MaxBwdParams { cols, aligned, reserved });
-    }
+crate::metal::mirror::assert_mirrors! {
+    RowParams => "reduce" RowParams { x, cols, part, rows, parts, scale, aligned }
+    ColumnParams => "reduce" ColumnParams { rows, part, cols, parts }
+    MaxBwdParams => "reduce" MaxBwdParams { cols, aligned, reserved }
 }

@@ -241,15 +241,7 @@ pub fn backward(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{Params, PartsParams};
-    use crate::metal::mirror::assert_mirrors;
-
-    #[test]
-    fn params_mirror_the_kernels() {
-        assert_mirrors!(Params => "row_norm" RowNormParams { x, other, rows, cols, eps, aligned });
-        assert_mirrors!(PartsParams => "row_norm" RowNormPartsParams {
-            x, g, rows, cols, rows_per_part, parts
-        });
-    }
+crate::metal::mirror::assert_mirrors! {
+    Params => "row_norm" RowNormParams { x, other, rows, cols, eps, aligned }
+    PartsParams => "row_norm" RowNormPartsParams { x, g, rows, cols, rows_per_part, parts }
 }

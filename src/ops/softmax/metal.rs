@@ -261,18 +261,8 @@ pub fn backward(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{SoftmaxBwdParams, SoftmaxColumnParams, SoftmaxParams};
-    use crate::metal::mirror::assert_mirrors;
-
-    #[test]
-    fn params_mirror_the_kernels() {
-        assert_mirrors!(SoftmaxParams => "softmax" SoftmaxParams {
-            cols, x, mask, rows, queries, scale, aligned
-        });
-        assert_mirrors!(SoftmaxBwdParams => "softmax" SoftmaxBwdParams {
-            cols, y, g, rows, scale, aligned, reserved
-        });
-        assert_mirrors!(SoftmaxColumnParams => "softmax" SoftmaxColumnParams { n, inner, scale });
-    }
+crate::metal::mirror::assert_mirrors! {
+    SoftmaxParams => "softmax" SoftmaxParams { cols, x, mask, rows, queries, scale, aligned }
+    SoftmaxBwdParams => "softmax" SoftmaxBwdParams { cols, y, g, rows, scale, aligned, reserved }
+    SoftmaxColumnParams => "softmax" SoftmaxColumnParams { n, inner, scale }
 }

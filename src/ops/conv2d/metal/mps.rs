@@ -90,16 +90,13 @@ pub fn forward(
 }
 
 #[cfg(test)]
+crate::metal::mirror::assert_mirrors! {
+    Columns => "conv2d_mps" Conv2dColumns { conv, image, first, columns, unused }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metal::mirror::assert_mirrors;
-
-    #[test]
-    fn columns_mirror_the_kernels() {
-        assert_mirrors!(Columns => "conv2d_mps" Conv2dColumns {
-            conv, image, first, columns, unused
-        });
-    }
 
     #[test]
     fn parts_cover_each_image_once() {

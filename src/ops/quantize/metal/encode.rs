@@ -329,15 +329,9 @@ fn teams(count: usize, len: usize) -> (u32, grid::Grid) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::Params;
-    use crate::metal::mirror::assert_mirrors;
-
-    #[test]
-    fn params_mirror_the_kernels() {
-        assert_mirrors!(Params => "quantize" QuantizeParams {
-            len, part, parts, scales, team, cols, row_scales, scale_cols, bytes, bits, seed_low,
-            seed_high, stochastic, centred, eps, low, high, aligned, aligned_codes
-        });
+crate::metal::mirror::assert_mirrors! {
+    Params => "quantize" QuantizeParams {
+        len, part, parts, scales, team, cols, row_scales, scale_cols, bytes, bits, seed_low,
+        seed_high, stochastic, centred, eps, low, high, aligned, aligned_codes
     }
 }
