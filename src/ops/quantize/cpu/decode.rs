@@ -69,7 +69,8 @@ impl Decoder<'_> {
             }
             _ => None,
         };
-        // SAFETY: the blocks of all rows make up all `count` elements, and `Decode` writes every element of its block.
+        // SAFETY: the blocks of all rows make up all `count` elements, `Decode` writes every element of its block, and the
+        // ranges give each block to one thread. `columns` has parameters for all columns.
         unsafe {
             alloc::build(count, |to: *mut T| {
                 let to = Shared::new(to);
@@ -77,13 +78,9 @@ impl Decoder<'_> {
                 parallel::ranges(rows * blocks, cost, 1, |range| {
                     for n in range {
                         let (row, start) = (n / blocks, n % blocks * BLOCK);
-                        dispatch(Decode {
-                            decoder: self,
-                            row,
-                            cols: start..self.cols.min(start + BLOCK),
-                            to: to.get().add(row * self.cols + start),
-                            columns: columns.as_ref(),
-                        });
+                        let cols = start..self.cols.min(start + BLOCK);
+                        let to = to.get().add(row * self.cols + start);
+                        dispatch(Decode::new(self, row, cols, to, columns.as_ref()));
                     }
                 });
             })
@@ -95,13 +92,8 @@ impl Decoder<'_> {
     /// # Safety
     /// `to` is valid for writes of an element for each column.
     pub unsafe fn decode<T: Element>(&self, row: usize, cols: Range<usize>, to: *mut T) {
-        dispatch(Decode {
-            decoder: self,
-            row,
-            cols,
-            to,
-            columns: None,
-        })
+        // SAFETY: the caller promises the same of `to`.
+        dispatch(unsafe { Decode::new(self, row, cols, to, None) })
     }
 
     /// One value of a tensor in [`Packing::Bits`](quant::Packing) whose scales are not per column.
@@ -142,6 +134,26 @@ struct Decode<'a, T> {
     /// The first column's value.
     to: *mut T,
     columns: Option<&'a ColumnParams>,
+}
+
+impl<'a, T> Decode<'a, T> {
+    /// # Safety
+    /// `to` is valid for writes of an element for each of `cols`, and `columns` has parameters for them.
+    unsafe fn new(
+        decoder: &'a Decoder<'a>,
+        row: usize,
+        cols: Range<usize>,
+        to: *mut T,
+        columns: Option<&'a ColumnParams>,
+    ) -> Self {
+        Decode {
+            decoder,
+            row,
+            cols,
+            to,
+            columns,
+        }
+    }
 }
 
 impl<T: Element> Kernel for Decode<'_, T> {
@@ -199,9 +211,8 @@ impl<T: Element> Decode<'_, T> {
     ) {
         let (from, count) = (codes.as_ptr(), codes.len());
         let whole = count / S::LANES * S::LANES;
-        // SAFETY: the codes are those of `count` of the columns `self.cols` from `first` on, and `self.to` is valid for
-        // a value for each of these; `i + LANES ≤ whole ≤ count`, and `whole + left = count`. `params` has the columns,
-        // because the row has.
+        // SAFETY: `run` passes the codes of `count` columns from `first` on, all of `self.cols`, for which `new` was promised
+        // room in `to` and parameters. `i + LANES ≤ whole ≤ count`, and `whole + left = count`.
         unsafe {
             let to = self.to.add(first - self.cols.start);
             for i in (0..whole).step_by(S::LANES) {
@@ -227,7 +238,8 @@ impl<T: Element> Decode<'_, T> {
 /// `from` is valid for reads of LANES bytes.
 #[inline(always)]
 unsafe fn to_float<S: Simd, const SIGNED: bool>(s: S, from: *const u8) -> S::F {
-    let bytes = s.load_u8(from);
+    // SAFETY: the caller promises LANES bytes.
+    let bytes = unsafe { s.load_u8(from) };
     s.to_float(match SIGNED {
         true => s.sar::<24>(s.shl::<24>(bytes)),
         false => bytes,

@@ -159,7 +159,10 @@ impl RowParams for &ColumnParams {
     #[inline(always)]
     unsafe fn lanes<S: Simd>(&self, s: S, col: usize, count: usize) -> ParamLanes<S> {
         debug_assert!(col + count.min(S::LANES) <= self.scales.len());
-        let field = |values: &Vec<f32>| f32::load_upto(s, values.as_ptr().add(col), count);
+        // SAFETY: the row has `count` columns from `col` on, or LANES if `count` is more, and `new` filled every field for
+        // each column.
+        let field =
+            |values: &Vec<f32>| unsafe { f32::load_upto(s, values.as_ptr().add(col), count) };
         ParamLanes {
             inverse_scale: field(&self.inverse_scales),
             zero: field(&self.zeros),
