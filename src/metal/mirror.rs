@@ -8,7 +8,7 @@ use std::collections::HashMap;
 /// The test that parameter structs are those of the kernels, one `Params => "row_norm" RowNormParams { rows, cols, eps }` for
 /// each: the struct's fields are those of `RowNormParams` as `kernels/row_norm.metal` sees it, in name, order, type, offset
 /// and size. A field that is left out here shows as a gap or in the size. `kernel = "kernel_size"` is a field that MSL
-/// calls otherwise, and `dropout.seed_low` one of a struct whose fields MSL lists one by one.
+/// calls otherwise, and `product.rows` one of a struct whose fields MSL lists one by one.
 macro_rules! assert_mirrors {
     ($(#[$attribute:meta])* $($ty:ident => $kernel:literal $msl:ident {
         $($($field:ident).+ $(= $msl_field:literal)?),*

@@ -118,23 +118,19 @@ fn tensors(w: &Quantized) -> Vec<&Tensor> {
     tensors.into_iter().flatten().collect()
 }
 
-/// Calls `f` with the storages of a weight, which the op holds beside its arguments.
-pub(crate) fn with_cpu_weight<R>(
-    name: &'static str,
-    w: &Quantized,
-    f: impl FnOnce(WeightArgs<'_, CpuStorage>) -> Result<R>,
-) -> Result<R> {
-    check::frozen(name, &tensors(w))?;
-    op::with_cpu_storages(name, &tensors(w), |args| f(WeightArgs::new(args)))
+/// `$name` calls `f` with the storages of a weight, which an op holds beside its arguments.
+macro_rules! with_weight {
+    ($name:ident, $storage:ident, $storages:ident) => {
+        pub(crate) fn $name<R>(
+            name: &'static str,
+            w: &Quantized,
+            f: impl FnOnce(WeightArgs<'_, $storage>) -> Result<R>,
+        ) -> Result<R> {
+            check::frozen(name, &tensors(w))?;
+            op::$storages(name, &tensors(w), |args| f(WeightArgs::new(args)))
+        }
+    };
 }
-
-/// As [`with_cpu_weight`].
+with_weight!(with_cpu_weight, CpuStorage, with_cpu_storages);
 #[cfg(feature = "metal")]
-pub(crate) fn with_metal_weight<R>(
-    name: &'static str,
-    w: &Quantized,
-    f: impl FnOnce(WeightArgs<'_, MetalStorage>) -> Result<R>,
-) -> Result<R> {
-    check::frozen(name, &tensors(w))?;
-    op::with_metal_storages(name, &tensors(w), |args| f(WeightArgs::new(args)))
-}
+with_weight!(with_metal_weight, MetalStorage, with_metal_storages);

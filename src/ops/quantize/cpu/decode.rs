@@ -20,16 +20,8 @@ const COST: usize = 2;
 
 /// The values of codes; the arguments are codes, scales and, if the scheme has them, offsets.
 pub fn dequantize(op: &Dequantize, args: &[Arg<CpuStorage>]) -> Result<CpuStorage> {
-    let decoder = Decoder {
-        scheme: &op.scheme,
-        codes: elements(args[0])?,
-        scales: elements(args[1])?,
-        offsets: match args.get(2) {
-            Some(&offsets) => elements(offsets)?,
-            None => &[],
-        },
-        cols: op.shape.dims()[op.shape.rank() - 1],
-    };
+    let cols = op.shape.dims()[op.shape.rank() - 1];
+    let decoder = Decoder::new(&op.scheme, cols, args[0], args[1], args.get(2).copied())?;
     let count = op.shape.elem_count();
     match op.dtype {
         DType::F32 => Ok(f32::wrap(decoder.run(count))),
@@ -40,10 +32,10 @@ pub fn dequantize(op: &Dequantize, args: &[Arg<CpuStorage>]) -> Result<CpuStorag
 }
 
 /// The elements of a contiguous argument.
-fn elements<'a, T: WithDType>((storage, l): Arg<'a, CpuStorage>) -> Result<&'a [T]> {
+pub fn elements<'a, T: WithDType>((storage, l): Arg<'a, CpuStorage>) -> Result<&'a [T]> {
     // A view without elements may begin past the end.
     let data = storage.as_slice::<T>()?;
-    Ok(&data[l.start_offset().min(data.len())..])
+    Ok(&data[l.start_offset().min(data.len())..][..l.shape().elem_count()])
 }
 
 /// Rows of packed codes with their scales.
@@ -57,7 +49,24 @@ pub struct Decoder<'a> {
     pub cols: usize,
 }
 
-impl Decoder<'_> {
+impl<'a> Decoder<'a> {
+    /// All arguments are contiguous.
+    pub fn new(
+        scheme: &'a Scheme,
+        cols: usize,
+        codes: Arg<'a, CpuStorage>,
+        scales: Arg<'a, CpuStorage>,
+        offsets: Option<Arg<'a, CpuStorage>>,
+    ) -> Result<Self> {
+        Ok(Decoder {
+            scheme,
+            codes: elements(codes)?,
+            scales: elements(scales)?,
+            offsets: offsets.map_or(Ok(&[][..]), elements)?,
+            cols,
+        })
+    }
+
     /// The values of the first `count` codes.
     fn run<T: Element>(&self, count: usize) -> Vec<T> {
         let rows = count / self.cols.max(1);

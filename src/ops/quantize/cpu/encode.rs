@@ -287,7 +287,7 @@ impl<T: Element, K: Sink<T>> EncodeRow<'_, T, K> {
 
 impl<T: Element, K: Sink<T>> TwoPassRow for EncodeRow<'_, T, K> {
     type Stat = Stats;
-    /// Blocks end where staged columns do.
+    /// Blocks end where staged columns do, and so with a whole byte; near the 16 K columns that other ops have.
     const BLOCK: usize = 25 * STAGED;
 
     fn cost(cols: usize) -> usize {
