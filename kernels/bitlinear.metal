@@ -4,27 +4,17 @@
 // the integers that W's codes choose is found by counting the bits that each plane and the word of codes have in common.
 // Many rows: tiles of simdgroup matrices.
 
-struct GemvParams {
+struct Params {
     ulong x_row;  // strides in elements
     ulong x_col;
     uint rows;
     uint outputs;
     uint cols;
     uint row_bytes;
+    uint has_bias;
+    uint aligned;       // codes may be read four bytes at a time
     uint scale_stride;  // 0 where one scale serves all outputs
-    uint has_bias;
-    uint aligned;  // codes may be read four bytes at a time
-    float eps;
-};
-
-struct TileParams {
-    uint rows;
-    uint outputs;
-    uint cols;
-    uint row_bytes;
-    uint scale_stride;
-    uint has_bias;
-    uint aligned;
+    float eps;          // of x's scales, where the GEMV rounds x
 };
 
 // Rounded as on the CPU, without a fused multiplication and addition.
@@ -111,7 +101,7 @@ struct ThreadPlace {
 // Writes the planes of `count` times 32 integers, from `word0` times 32 on, for all rows.
 template <uint BITS, uint R, typename X>
 inline void store_integers(
-    threadgroup uint* planes, device const X* x, constant GemvParams& p, uint word0, uint count, ThreadPlace here
+    threadgroup uint* planes, device const X* x, constant Params& p, uint word0, uint count, ThreadPlace here
 ) {
     for (uint i = here.simdgroup; i < p.rows * count; i += here.simdgroups) {
         uint r = i / count;
@@ -131,7 +121,7 @@ inline float size_of(float x) {
 // Rounds a row to 8-bit integers, writes their planes and returns their scale: NaN if one of the numbers is not finite.
 template <uint BITS, typename X>
 inline float round_row(
-    threadgroup uint* planes, device const X* x, constant GemvParams& p, threadgroup float* scratch, ThreadPlace here
+    threadgroup uint* planes, device const X* x, constant Params& p, threadgroup float* scratch, ThreadPlace here
 ) {
     uint words = (p.cols + 31u) / 32u;
     uint offset = column_of_bit<BITS>(here.lane);
@@ -175,7 +165,7 @@ template <typename T, typename X, bool FUSED, uint BITS, uint R>
     device const float* scales [[buffer(3)]],
     device const T* bias [[buffer(4)]],
     device T* y [[buffer(5)]],
-    constant GemvParams& p [[buffer(6)]],
+    constant Params& p [[buffer(6)]],
     uint group [[threadgroup_position_in_grid]],
     uint lane [[thread_index_in_simdgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
@@ -295,7 +285,7 @@ template <typename T, uint BITS>
     device const float* scales [[buffer(3)]],
     device const T* bias [[buffer(4)]],
     device T* y [[buffer(5)]],
-    constant TileParams& p [[buffer(6)]],
+    constant Params& p [[buffer(6)]],
     uint2 group [[threadgroup_position_in_grid]],
     uint thread_index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]]

@@ -3,10 +3,11 @@
 // Few rows of x: a GEMV that reads W once, and may end in an activation. Many rows: tiles of simdgroup matrices, for the
 // products of low rank that stand beside a GEMM.
 
-struct GemvParams {
+struct Params {
     ulong x_row;  // strides in elements
     ulong x_col;
     ulong w_row;
+    ulong w_col;
     ulong b_row;
     ulong b_col;
     uint rows;
@@ -14,6 +15,7 @@ struct GemvParams {
     uint cols;
     uint rank;
     float scale;
+    uint has_base;
     uint has_bias;
     uint aligned;  // W may be read four elements at a time
     // Of the dropout of x.
@@ -25,25 +27,7 @@ struct GemvParams {
     float act_param;
 };
 
-struct TileParams {
-    ulong x_row;
-    ulong x_col;
-    ulong w_row;
-    ulong w_col;
-    uint rows;
-    uint outputs;
-    uint cols;
-    float scale;
-    uint has_base;
-    uint has_bias;
-    uint seed_low;
-    uint seed_high;
-    uint threshold;
-    float keep;
-};
-
 // x where its word of (seed, i) is at least the threshold, times `keep`; else 0, even for NaN.
-template <typename Params>
 inline float dropped(float x, ulong i, constant Params& p) {
     uint4 counter = uint4(uint(i / 4u), uint((i / 4u) >> 32u), 0u, 0u);
     uint4 words = philox(uint2(p.seed_low, p.seed_high), counter);
@@ -66,7 +50,7 @@ template <typename T, typename Out, uint R, bool DROP>
     device const T* b [[buffer(3)]],
     device const T* bias [[buffer(4)]],
     device Out* y [[buffer(5)]],
-    constant GemvParams& p [[buffer(6)]],
+    constant Params& p [[buffer(6)]],
     uint group [[threadgroup_position_in_grid]],
     uint thread_index [[thread_index_in_threadgroup]],
     uint threads [[threads_per_threadgroup]],
@@ -171,7 +155,7 @@ FOR_ROWS(8, "8")
 template <typename T, bool DROP>
 struct Dropping {
     Strided<T> x;
-    constant TileParams* p;
+    constant Params* p;
 
     bool by_row() const thread { return x.by_row(); }
     float at(uint r, uint c) const thread {
@@ -187,7 +171,7 @@ template <typename X, typename T, typename Out, bool DROP>
     device const X* base [[buffer(2)]],
     device const T* bias [[buffer(3)]],
     device Out* y [[buffer(4)]],
-    constant TileParams& p [[buffer(5)]],
+    constant Params& p [[buffer(5)]],
     uint2 group [[threadgroup_position_in_grid]],
     uint thread_index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]]

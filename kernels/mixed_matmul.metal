@@ -10,14 +10,14 @@ struct Params {
     uint outputs;  // W's
     uint cols;
     uint row_bytes;
+    uint has_bias;
+    uint aligned;        // codes may be read four bytes at a time
     uint group;          // columns that share a scale; 0 where a row has one scale at most
     uint scales_stride;  // scales from an output to the next; 0 where one serves all
     uint offsets;        // ZERO_POINTS, BIASES or neither
     uint sign_bit;       // of codes in two's complement, or 0
-    uint has_bias;
-    uint aligned;  // codes may be read four bytes at a time
-    float zero;    // the code that stands for 0, where the codes have no zero points
-    float factor;  // by which scales are multiplied: 2 for codes 0 and 1 that stand for -1 and 1
+    float zero;          // the code that stands for 0, where the codes have no zero points
+    float factor;        // by which scales are multiplied: 2 for codes 0 and 1 that stand for -1 and 1
 };
 
 #define ZERO_POINTS 1u

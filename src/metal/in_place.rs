@@ -92,14 +92,13 @@ impl StridedParams {
 }
 
 #[cfg(test)]
+crate::metal::mirror::assert_mirrors! {
+    StridedParams => "copy" StridedParams { strides, dims, count, rank }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metal::mirror::assert_mirrors;
-
-    #[test]
-    fn params_match_the_kernel() {
-        assert_mirrors!(StridedParams => "copy" StridedParams { strides, dims, count, rank });
-    }
 
     #[test]
     fn params_hold_the_merged_dims() {

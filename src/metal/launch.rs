@@ -11,6 +11,7 @@ use candle_metal_kernels::metal::{Buffer, ComputePipeline};
 use objc2_metal::MTLSize;
 use std::ffi::c_void;
 use std::marker::PhantomData;
+use std::ptr::NonNull;
 
 /// Binds arguments in the order of their `[[buffer(n)]]` and dispatches.
 ///
@@ -27,7 +28,7 @@ pub(super) enum Binding<'a> {
     Input(&'a Buffer, usize),
     Output(&'a Buffer, usize),
     Bytes {
-        data: *const c_void,
+        data: NonNull<c_void>,
         len: usize,
         lives: PhantomData<&'a ()>,
     },
@@ -98,7 +99,7 @@ impl<'a> Launch<'a> {
                 "setBytes takes 1 to 4095 bytes"
             )
         };
-        let data = std::ptr::from_ref(params).cast();
+        let data = NonNull::from(params).cast();
         self.bind(Binding::Bytes {
             data,
             len: size_of::<P>(),
@@ -120,7 +121,9 @@ impl<'a> Launch<'a> {
                 Binding::Output(buffer, offset) => {
                     encoder.set_output_buffer(index, Some(buffer), offset)
                 }
-                Binding::Bytes { data, len, .. } => encoder.set_bytes_directly(index, len, data),
+                Binding::Bytes { data, len, .. } => {
+                    encoder.set_bytes_directly(index, len, data.as_ptr())
+                }
             }
         }
         encoder.dispatch_thread_groups(size(grid.groups), size(grid.threads));

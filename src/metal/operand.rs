@@ -9,14 +9,14 @@ use std::sync::Arc;
 
 /// A buffer of the storage itself, or of a copy. A copy has to be held as the `Arc` that Candle's pool counts:
 /// otherwise the pool would hand the same memory out again, for the output of the very launch that reads it.
-enum Held<'a> {
+enum BufferOwner<'a> {
     Borrowed(&'a Buffer),
     Copied(Arc<Buffer>),
 }
 
 /// An argument of a kernel. Element `i` of its shape is `buffer[(i / repeat) % period]` from `offset` on.
 pub(crate) struct Operand<'a> {
-    held: Held<'a>,
+    buffer: BufferOwner<'a>,
     offset: usize,
     count: usize,
     period: usize,
@@ -44,35 +44,20 @@ impl<'a> Operand<'a> {
         layout: &Layout,
     ) -> Result<(Self, Vec<(usize, usize)>)> {
         let Rows { copied, dims } = Rows::new(layout);
-        let (held, offset) = match copied {
+        let (buffer, offset) = match copied {
             None => (
-                Held::Borrowed(storage.buffer()),
+                BufferOwner::Borrowed(storage.buffer()),
                 layout.start_offset() * storage.dtype().size_in_bytes(),
             ),
-            Some(core) => (Held::Copied(copy(storage, &core)?), 0),
+            Some(core) => (BufferOwner::Copied(copy(storage, &core)?), 0),
         };
         let count = layout.shape().elem_count();
-        let operand = Self {
-            held,
-            offset,
-            count,
-            period: count,
-            repeat: 1,
-            dtype: storage.dtype(),
-        };
-        Ok((operand, dims))
+        Ok((Self::whole(buffer, offset, count, storage.dtype()), dims))
     }
 
     /// What a launch has left: every element in its place.
     pub(crate) fn fresh(buffer: Arc<Buffer>, count: usize, dtype: DType) -> Operand<'static> {
-        Operand {
-            held: Held::Copied(buffer),
-            offset: 0,
-            count,
-            period: count,
-            repeat: 1,
-            dtype,
-        }
+        Operand::whole(BufferOwner::Copied(buffer), 0, count, dtype)
     }
 
     /// The tensor where it lies, for a kernel that knows its strides.
@@ -80,13 +65,19 @@ impl<'a> Operand<'a> {
         let count = layout.shape().elem_count();
         // A view of nothing may begin past the end.
         let start = if count == 0 { 0 } else { layout.start_offset() };
+        let (buffer, dtype) = (BufferOwner::Borrowed(storage.buffer()), storage.dtype());
+        Self::whole(buffer, start * dtype.size_in_bytes(), count, dtype)
+    }
+
+    /// As many elements in the buffer as the shape has.
+    fn whole(buffer: BufferOwner<'a>, offset: usize, count: usize, dtype: DType) -> Self {
         Self {
-            held: Held::Borrowed(storage.buffer()),
-            offset: start * storage.dtype().size_in_bytes(),
+            buffer,
+            offset,
             count,
             period: count,
             repeat: 1,
-            dtype: storage.dtype(),
+            dtype,
         }
     }
 
@@ -110,16 +101,16 @@ impl<'a> Operand<'a> {
         count: usize,
         repeat: usize,
     ) -> Result<Self> {
-        let (held, offset) = match core.contiguous_offsets() {
+        let (buffer, offset) = match core.contiguous_offsets() {
             Some((start, _)) => (
-                Held::Borrowed(storage.buffer()),
+                BufferOwner::Borrowed(storage.buffer()),
                 start * storage.dtype().size_in_bytes(),
             ),
-            None => (Held::Copied(copy(storage, core)?), 0),
+            None => (BufferOwner::Copied(copy(storage, core)?), 0),
         };
         let period = core.shape().elem_count();
         Ok(Self {
-            held,
+            buffer,
             offset,
             count,
             period,
@@ -129,9 +120,9 @@ impl<'a> Operand<'a> {
     }
 
     pub(crate) fn buffer(&self) -> &Buffer {
-        match &self.held {
-            Held::Borrowed(buffer) => buffer,
-            Held::Copied(buffer) => buffer,
+        match &self.buffer {
+            BufferOwner::Borrowed(buffer) => buffer,
+            BufferOwner::Copied(buffer) => buffer,
         }
     }
 

@@ -17,6 +17,7 @@ const X: Arg = Arg::matrix("x", Fill::Signal);
 /// Without rows the bias has no gradient.
 pub const SIZES: Grid = &[
     &[3, 0],
+    &[0, 3],
     &[1, 1],
     &[1, 64],
     &[2, 31],

@@ -89,17 +89,16 @@ fn tile_side(rows: usize, outputs: usize, count: usize) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{tile_side, Params};
-    use crate::metal::mirror::assert_mirrors;
-
-    #[test]
-    fn params_mirror_the_kernel() {
-        assert_mirrors!(Params => "matmul_act" Params {
-            x_row, x_col, y_row, y_col, x_stack, y_stack, stack, rows, outputs, depth, has_bias,
-            act, act_param
-        });
+crate::metal::mirror::assert_mirrors! {
+    Params => "matmul_act" Params {
+        x_row, x_col, y_row, y_col, x_stack, y_stack, stack, rows, outputs, depth, has_bias, act,
+        act_param
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::tile_side;
 
     #[test]
     fn tiles_are_large_where_there_are_enough() {

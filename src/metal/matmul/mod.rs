@@ -34,31 +34,11 @@ const TILE: usize = 32;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Dropout {
-    seed_low: u32,
-    seed_high: u32,
-    threshold: u32,
-    keep: f32,
-}
-
-impl From<Option<Mask>> for Dropout {
-    fn from(mask: Option<Mask>) -> Self {
-        let mask = mask.unwrap_or(Mask::new(0.0, 0));
-        Dropout {
-            seed_low: mask.seed as u32,
-            seed_high: (mask.seed >> 32) as u32,
-            threshold: mask.threshold,
-            keep: mask.scale,
-        }
-    }
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct GemvParams {
+struct Params {
     x_row: u64,
     x_col: u64,
     w_row: u64,
+    w_col: u64,
     b_row: u64,
     b_col: u64,
     rows: u32,
@@ -66,27 +46,15 @@ struct GemvParams {
     cols: u32,
     rank: u32,
     scale: f32,
-    has_bias: u32,
-    aligned: u32,
-    dropout: Dropout,
-    act: u32,
-    act_param: f32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct TileParams {
-    x_row: u64,
-    x_col: u64,
-    w_row: u64,
-    w_col: u64,
-    rows: u32,
-    outputs: u32,
-    cols: u32,
-    scale: f32,
     has_base: u32,
     has_bias: u32,
-    dropout: Dropout,
+    aligned: u32,
+    seed_low: u32,
+    seed_high: u32,
+    threshold: u32,
+    keep: f32,
+    act: u32,
+    act_param: f32,
 }
 
 /// A matrix where it lies.
@@ -208,35 +176,13 @@ impl<'a> Product<'a> {
 
     /// For few rows: W is read once.
     pub fn gemv(&self, variant: &str, out: &Buffer) -> Result<()> {
-        let (x, w) = (self.x.layout, self.w.layout);
-        let none = MatrixLayout::contiguous(0, 0);
         let [u, b] = [0, 1].map(|i| self.low.map(|low| &low[i].operand));
-        let b_layout = self.low.map_or(none, |[_, b]| b.layout);
-        let vector = 4 * self.dtype.size_in_bytes();
-        let aligned = self.w.operand.is_aligned(vector) && w.row.is_multiple_of(4);
-        let params = GemvParams {
-            x_row: x.row as u64,
-            x_col: x.col as u64,
-            w_row: w.row as u64,
-            b_row: b_layout.row as u64,
-            b_col: b_layout.col as u64,
-            rows: x.rows as u32,
-            outputs: w.rows as u32,
-            cols: w.cols as u32,
-            rank: b_layout.cols as u32,
-            scale: self.scale,
-            has_bias: self.bias.is_some().into(),
-            aligned: aligned.into(),
-            dropout: self.mask.into(),
-            act: self.act.code(),
-            act_param: self.act.param(),
-        };
-        let most = match x.rows {
+        let most = match self.x.layout.rows {
             0 | 1 => 1,
             2..=4 => 4,
             _ => MAX_ROWS,
         };
-        let simdgroups = w.rows.div_ceil(GEMV_OUTPUTS);
+        let simdgroups = self.w.layout.rows.div_ceil(GEMV_OUTPUTS);
         self.launch(&format!("gemv{variant}_{most}"))?
             .input(&self.x.operand)
             .input(&self.w.operand)
@@ -244,35 +190,52 @@ impl<'a> Product<'a> {
             .input_or(b, &self.w.operand)
             .input_or(self.bias, &self.w.operand)
             .output(out)
-            .params(&params)
+            .params(&self.params())
             .run(grid::row_per_simdgroup(simdgroups, GEMV_SIMDGROUPS))
     }
 
     /// For many rows. The base may be what `out` holds.
     pub fn tiles(&self, variant: &str, out: &Buffer) -> Result<()> {
         debug_assert!(self.act == Act::Identity && self.low.is_none());
-        let (x, w) = (self.x.layout, self.w.layout);
-        let params = TileParams {
-            x_row: x.row as u64,
-            x_col: x.col as u64,
-            w_row: w.row as u64,
-            w_col: w.col as u64,
-            rows: x.rows as u32,
-            outputs: w.rows as u32,
-            cols: x.cols as u32,
-            scale: self.scale,
-            has_base: self.base.is_some().into(),
-            has_bias: self.bias.is_some().into(),
-            dropout: self.mask.into(),
-        };
         self.launch(&format!("tile{variant}"))?
             .input(&self.x.operand)
             .input(&self.w.operand)
             .input_or(self.base, &self.w.operand)
             .input_or(self.bias, &self.w.operand)
             .output(out)
-            .params(&params)
-            .run(grid::tiles(x.rows, w.rows, TILE))
+            .params(&self.params())
+            .run(grid::tiles(self.x.layout.rows, self.w.layout.rows, TILE))
+    }
+
+    fn params(&self) -> Params {
+        let (x, w) = (self.x.layout, self.w.layout);
+        let none = MatrixLayout::contiguous(0, 0);
+        let b = self.low.map_or(none, |[_, b]| b.layout);
+        let mask = self.mask.unwrap_or(Mask::new(0.0, 0));
+        let vector = 4 * self.dtype.size_in_bytes();
+        let aligned = self.w.operand.is_aligned(vector) && w.row.is_multiple_of(4);
+        Params {
+            x_row: x.row as u64,
+            x_col: x.col as u64,
+            w_row: w.row as u64,
+            w_col: w.col as u64,
+            b_row: b.row as u64,
+            b_col: b.col as u64,
+            rows: x.rows as u32,
+            outputs: w.rows as u32,
+            cols: x.cols as u32,
+            rank: b.cols as u32,
+            scale: self.scale,
+            has_base: self.base.is_some().into(),
+            has_bias: self.bias.is_some().into(),
+            aligned: aligned.into(),
+            seed_low: mask.seed as u32,
+            seed_high: (mask.seed >> 32) as u32,
+            threshold: mask.threshold,
+            keep: mask.scale,
+            act: self.act.code(),
+            act_param: self.act.param(),
+        }
     }
 
     fn launch(&self, variant: &str) -> Result<Launch<'a>> {
@@ -327,20 +290,9 @@ impl Product<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{GemvParams, TileParams};
-    use crate::metal::mirror::assert_mirrors;
-
-    #[test]
-    fn params_mirror_the_kernels() {
-        assert_mirrors!(GemvParams => "linear" GemvParams {
-            x_row, x_col, w_row, b_row, b_col, rows, outputs, cols, rank, scale, has_bias,
-            aligned, dropout.seed_low, dropout.seed_high, dropout.threshold, dropout.keep, act,
-            act_param
-        });
-        assert_mirrors!(TileParams => "linear" TileParams {
-            x_row, x_col, w_row, w_col, rows, outputs, cols, scale, has_base, has_bias,
-            dropout.seed_low, dropout.seed_high, dropout.threshold, dropout.keep
-        });
+crate::metal::mirror::assert_mirrors! {
+    Params => "linear" Params {
+        x_row, x_col, w_row, w_col, b_row, b_col, rows, outputs, cols, rank, scale, has_base,
+        has_bias, aligned, seed_low, seed_high, threshold, keep, act, act_param
     }
 }

@@ -177,10 +177,11 @@ impl<'a> Matrix<'a> {
         stride * self.size()
     }
 
-    /// To be called after [`Matrix::check`].
-    pub(super) fn matrix(&self) -> Retained<MPSMatrix> {
+    /// # Safety
+    /// [`Matrix::check`] has accepted the matrix.
+    pub(super) unsafe fn matrix(&self) -> Retained<MPSMatrix> {
         let size = self.size();
-        // SAFETY: the descriptor is well-formed and lies in the buffer, as `check` has seen.
+        // SAFETY: `check` accepts only matrices that have elements, that don't overlap and that end within the buffer.
         unsafe {
             let descriptor = MPSMatrixDescriptor::matrixDescriptorWithRows_columns_matrices_rowBytes_matrixBytes_dataType(
                 self.rows,
@@ -200,10 +201,11 @@ impl<'a> Matrix<'a> {
         }
     }
 
-    /// To be called after [`Matrix::check_vector`].
-    pub(super) fn vector(&self) -> Retained<MPSVector> {
+    /// # Safety
+    /// [`Matrix::check_vector`] has accepted the vector.
+    pub(super) unsafe fn vector(&self) -> Retained<MPSVector> {
         let size = self.size();
-        // SAFETY: the descriptor is well-formed and lies in the buffer, as `check_vector` has seen.
+        // SAFETY: `check_vector` accepts only vectors that have elements, that don't overlap and that end within the buffer.
         unsafe {
             let descriptor =
                 MPSVectorDescriptor::vectorDescriptorWithLength_vectors_vectorBytes_dataType(
@@ -221,6 +223,15 @@ impl<'a> Matrix<'a> {
             )
         }
     }
+}
+
+/// What a step does that reads `inputs` and writes `result`.
+pub(super) fn accesses<'a>(
+    inputs: impl IntoIterator<Item = Matrix<'a>>,
+    result: Matrix,
+) -> Vec<Access> {
+    let inputs = inputs.into_iter().map(|input| input.access(false));
+    inputs.chain([result.access(true)]).collect()
 }
 
 /// A result that is none of what is read.

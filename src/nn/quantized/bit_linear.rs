@@ -1,6 +1,6 @@
 //! BitNet's linear layer for training: float weights, rounded at each call.
 
-use super::sub_norm::{as_input, check_vector};
+use super::sub_norm::{as_input, check_vector, normed};
 use super::{PackedBitLinear, SubNorm};
 use crate::nn::linear::Linear;
 use crate::ops::bitlinear::{check_scheme, INPUT_SCHEME};
@@ -162,10 +162,7 @@ impl BitLinear {
 impl Module for BitLinear {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         check::is_float(NAME, x)?;
-        let x = match &self.norm {
-            Some(norm) => norm.forward(x)?,
-            None => x.clone(),
-        };
+        let x = normed(self.norm.as_ref(), x)?;
         let weight = fake_quantize(&self.weight, self.scheme)?;
         let bias = as_input(self.bias.as_ref(), &x)?;
         ops::linear(&fake_quantize(&x, INPUT_SCHEME)?, &weight, bias.as_ref())

@@ -1,7 +1,7 @@
 //! BitNet's linear layer for inference: packed weights, 8-bit inputs.
 
 use super::save_load::saved_layer;
-use super::sub_norm::{as_input, check_vector};
+use super::sub_norm::{as_input, check_vector, normed};
 use super::SubNorm;
 use crate::check;
 use crate::ops::bitlinear::{bitlinear, check_scheme};
@@ -78,10 +78,7 @@ saved_layer!(PackedBitLinear, into_bit_linear);
 impl Module for PackedBitLinear {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         check::is_float(NAME, x)?;
-        let x = match &self.norm {
-            Some(norm) => norm.forward(x)?,
-            None => x.clone(),
-        };
+        let x = normed(self.norm.as_ref(), x)?;
         let bias = as_input(self.bias.as_ref(), &x)?;
         bitlinear(&x, &self.weight, bias.as_ref())
     }

@@ -1,5 +1,6 @@
 //! A frozen linear layer with a packed weight of either kind.
 
+use super::sub_norm::{as_input, normed};
 use super::{PackedBitLinear, QuantLinear, SubNorm};
 use crate::check;
 use crate::ops::FrozenWeight;
@@ -82,10 +83,8 @@ impl From<QuantLinear> for PackedLinear {
 
 impl Module for PackedLinear {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let bias = super::sub_norm::as_input(self.bias.as_ref(), x)?;
-        match &self.norm {
-            Some(norm) => self.weight.linear(&norm.forward(x)?, bias.as_ref()),
-            None => self.weight.linear(x, bias.as_ref()),
-        }
+        let bias = as_input(self.bias.as_ref(), x)?;
+        let x = normed(self.norm.as_ref(), x)?;
+        self.weight.linear(&x, bias.as_ref())
     }
 }

@@ -58,6 +58,11 @@ impl Module for SubNorm {
     }
 }
 
+/// The input of a layer, through its norm if it has one.
+pub(super) fn normed(norm: Option<&SubNorm>, x: &Tensor) -> Result<Tensor> {
+    norm.map_or_else(|| Ok(x.clone()), |norm| norm.forward(x))
+}
+
 /// A bias or a norm's weight in the dtype of the input.
 pub(super) fn as_input(t: Option<&Tensor>, x: &Tensor) -> Result<Option<Tensor>> {
     t.map(|t| t.to_dtype(x.dtype())).transpose()

@@ -35,6 +35,6 @@ pub fn backward(act: Act, x: Arg<MetalStorage>, g: Arg<MetalStorage>) -> OpResul
 #[cfg(test)]
 type Params = crate::metal::elementwise::Params<(), f32>;
 #[cfg(test)]
-crate::metal::mirror::mirrors! {
+crate::metal::mirror::assert_mirrors! {
     Params => "activation" ActivationParams { n, op = "act_param", aligned }
 }

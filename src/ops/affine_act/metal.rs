@@ -43,6 +43,6 @@ pub fn inplace(act: Act, x: ArgMut<MetalStorage>, rest: Args<MetalStorage>) -> R
 #[cfg(test)]
 type Params = crate::metal::elementwise::Params<ScaleBias, f32>;
 #[cfg(test)]
-crate::metal::mirror::mirrors! {
+crate::metal::mirror::assert_mirrors! {
     Params => "affine_act" AffineActParams { n, spread.scale, spread.bias, op = "act_param", aligned }
 }

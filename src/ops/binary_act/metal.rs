@@ -45,6 +45,6 @@ pub fn backward(op: BinaryAct, x: Arg, y: Arg, g: Arg) -> Result<MetalStorage> {
 #[cfg(test)]
 type Params = crate::metal::elementwise::Params<Spread, f32>;
 #[cfg(test)]
-crate::metal::mirror::mirrors! {
+crate::metal::mirror::assert_mirrors! {
     Params => "binary_act" BinaryActParams { n, spread = "y", op = "act_param", aligned }
 }

@@ -3,38 +3,20 @@
 use super::{Quantized, ScaleScope, INPUT_SCHEME, NAME};
 use crate::metal::matmul::{Arg, Matrix};
 use crate::metal::{alloc, dtype_name, finish, grid, sources, Launch, Operand};
-use crate::ops::packed::metal::{code_rows, MAX_GEMV_ROWS, TILE};
+use crate::ops::packed::metal::{PackedProduct, ProductParams, MAX_GEMV_ROWS, TILE};
 use crate::ops::packed::WeightArgs;
 use crate::ops::quantize::metal::quantize;
 use candle_core::backend::BackendStorage;
-use candle_core::{DType, Layout, MetalDevice, MetalStorage, Result};
+use candle_core::{Layout, MetalStorage, Result};
 use candle_metal_kernels::metal::Buffer;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct GemvParams {
-    x_row: u64,
-    x_col: u64,
-    rows: u32,
-    outputs: u32,
-    cols: u32,
-    row_bytes: u32,
+struct Params {
+    product: ProductParams,
+    /// 0 where one scale serves all outputs.
     scale_stride: u32,
-    has_bias: u32,
-    aligned: u32,
     eps: f32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct TileParams {
-    rows: u32,
-    outputs: u32,
-    cols: u32,
-    row_bytes: u32,
-    scale_stride: u32,
-    has_bias: u32,
-    aligned: u32,
 }
 
 /// The instantiation of the GEMV kernel for a number of rows.
@@ -95,153 +77,82 @@ pub fn forward(
     bias: Option<Arg>,
 ) -> Result<MetalStorage> {
     let (device, dtype) = (x.0.device(), x.0.dtype());
-    let (outputs, cols) = w.shape().dims2()?;
-    let (codes, aligned) = code_rows(NAME, w, weight.codes)?;
-    let bias = bias.map(|(b, l)| Operand::contiguous(b, l)).transpose()?;
+    let product = PackedProduct::new(NAME, w, weight, bias)?;
     let matrix = Matrix::new(NAME, x)?;
-    let product = Product {
-        device,
-        dtype,
-        w,
-        codes,
-        scales: Operand::contiguous(weight.scales.0, weight.scales.1)?,
-        bias,
-        rows: matrix.layout.rows,
-        outputs,
-        cols,
-        aligned,
-    };
-    let count = product.rows * outputs;
+    let count = matrix.layout.rows * product.outputs;
     let out = alloc(device, count, dtype)?;
     if count > 0 {
-        product.run(x, &matrix, &out)?;
+        multiply(&product, x, &matrix, &out)?;
     }
     Ok(finish(out, device, count, dtype))
 }
 
-struct Product<'a> {
-    device: &'a MetalDevice,
-    dtype: DType,
-    w: &'a Quantized,
-    codes: Operand<'a>,
-    scales: Operand<'a>,
-    bias: Option<Operand<'a>>,
-    rows: usize,
-    outputs: usize,
-    cols: usize,
-    aligned: bool,
-}
-
-impl Product<'_> {
-    /// `matrix` is x as rows and columns.
-    fn run(&self, x: Arg, matrix: &Matrix, out: &Buffer) -> Result<()> {
-        let gemv = Gemv::new(self.rows);
-        let few = self.rows <= MAX_GEMV_ROWS;
-        let size = (self.rows, self.cols, self.outputs);
-        let per_byte = self.w.scheme().per_byte();
-        if let (true, Some(grid)) = (few, gemv.fused(size, per_byte, self.dtype.size_in_bytes())) {
-            return self.gemv("gemv_fused", gemv, (matrix, &self.scales), grid, out);
-        }
-        let (integers, x_scales, _) = quantize(INPUT_SCHEME, x.0, x.1)?;
-        let layout = Layout::contiguous((self.rows, self.cols));
-        let integers = Matrix::new(NAME, (&integers, &layout))?;
-        let x_scales = Operand::contiguous(&x_scales, &Layout::contiguous(self.rows))?;
-        match few {
-            true => {
-                let grid = grid::gemv(self.outputs, gemv.outputs, per_byte, 1);
-                self.gemv("gemv", gemv, (&integers, &x_scales), grid, out)
-            }
-            false => self.tiles((&integers, &x_scales), out),
-        }
-    }
-
-    fn gemv(
-        &self,
-        variant: &str,
-        gemv: Gemv,
-        (x, x_scales): (&Matrix, &Operand),
-        grid: grid::Grid,
-        out: &Buffer,
-    ) -> Result<()> {
-        let params = GemvParams {
-            x_row: x.layout.row as u64,
-            x_col: x.layout.col as u64,
-            rows: self.rows as u32,
-            outputs: self.outputs as u32,
-            cols: self.cols as u32,
-            row_bytes: self.row_bytes(),
-            scale_stride: self.scale_stride(),
-            has_bias: self.bias.is_some().into(),
-            aligned: self.aligned.into(),
+/// `matrix` is x as rows and columns.
+fn multiply(product: &PackedProduct, x: Arg, matrix: &Matrix, out: &Buffer) -> Result<()> {
+    let &PackedProduct {
+        scheme,
+        outputs,
+        cols,
+        ..
+    } = product;
+    let (rows, bits, dtype) = (matrix.layout.rows, scheme.bits(), x.0.dtype());
+    let device = x.0.device();
+    let launch = |variant: String, (x, x_scales): (&Matrix, &Operand), grid| {
+        let kernel = format!("{NAME}_fwd_{variant}_{}", dtype_name(dtype, NAME)?);
+        let params = Params {
+            product: product.params(x.layout),
+            scale_stride: u32::from(scheme.scope != ScaleScope::Tensor),
             eps: INPUT_SCHEME.eps,
         };
-        let kernel = format!("{variant}_{}_{}", self.w.scheme().bits(), gemv.max_rows);
-        self.launch(&kernel, (&x.operand, x_scales), out, &params, grid)
-    }
-
-    fn tiles(&self, (x, x_scales): (&Matrix, &Operand), out: &Buffer) -> Result<()> {
-        let params = TileParams {
-            rows: self.rows as u32,
-            outputs: self.outputs as u32,
-            cols: self.cols as u32,
-            row_bytes: self.row_bytes(),
-            scale_stride: self.scale_stride(),
-            has_bias: self.bias.is_some().into(),
-            aligned: self.aligned.into(),
-        };
-        let kernel = format!("tile_{}", self.w.scheme().bits());
-        let grid = grid::blocks(self.rows, self.outputs, TILE);
-        self.launch(&kernel, (&x.operand, x_scales), out, &params, grid)
-    }
-
-    fn launch<P: Copy + 'static>(
-        &self,
-        kernel: &str,
-        (x, x_scales): (&Operand, &Operand),
-        out: &Buffer,
-        params: &P,
-        grid: grid::Grid,
-    ) -> Result<()> {
-        let dtype = dtype_name(self.dtype, NAME)?;
-        let kernel = format!("{NAME}_fwd_{kernel}_{dtype}");
-        Launch::new(self.device, &sources::BITLINEAR, &kernel)?
-            .input(x)
+        Launch::new(device, &sources::BITLINEAR, &kernel)?
+            .input(&x.operand)
             .input(x_scales)
-            .input(&self.codes)
-            .input(&self.scales)
-            .input_or(self.bias.as_ref(), &self.scales)
+            .input(&product.codes)
+            .input(&product.scales)
+            .input_or(product.bias.as_ref(), &product.scales)
             .output(out)
-            .params(params)
+            .params(&params)
             .run(grid)
+    };
+    let few = rows <= MAX_GEMV_ROWS;
+    let gemv = Gemv::new(rows);
+    let fused = || {
+        gemv.fused(
+            (rows, cols, outputs),
+            scheme.per_byte(),
+            dtype.size_in_bytes(),
+        )
+    };
+    if let Some(grid) = few.then(fused).flatten() {
+        // The scales of x's rows are the kernel's own; W's fill the binding.
+        let variant = format!("gemv_fused_{bits}_{}", gemv.max_rows);
+        return launch(variant, (matrix, &product.scales), grid);
     }
+    let (integers, x_scales, _) = quantize(INPUT_SCHEME, x.0, x.1)?;
+    let layout = Layout::contiguous((rows, cols));
+    let integers = Matrix::new(NAME, (&integers, &layout))?;
+    let x_scales = Operand::contiguous(&x_scales, &Layout::contiguous(rows))?;
+    let (variant, grid) = match few {
+        true => (
+            format!("gemv_{bits}_{}", gemv.max_rows),
+            grid::gemv(outputs, gemv.outputs, scheme.per_byte(), 1),
+        ),
+        false => (format!("tile_{bits}"), grid::blocks(rows, outputs, TILE)),
+    };
+    launch(variant, (&integers, &x_scales), grid)
+}
 
-    fn row_bytes(&self) -> u32 {
-        self.w.scheme().row_bytes(self.cols) as u32
-    }
-
-    /// 0 where one scale serves all outputs.
-    fn scale_stride(&self) -> u32 {
-        match self.w.scheme().scope {
-            ScaleScope::Tensor => 0,
-            _ => 1,
-        }
+#[cfg(test)]
+crate::metal::mirror::assert_mirrors! {
+    Params => "bitlinear" Params {
+        product.x_row, product.x_col, product.rows, product.outputs, product.cols,
+        product.row_bytes, product.has_bias, product.aligned, scale_stride, eps
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metal::mirror::assert_mirrors;
-
-    #[test]
-    fn params_mirror_the_kernels() {
-        assert_mirrors!(GemvParams => "bitlinear" GemvParams {
-            x_row, x_col, rows, outputs, cols, row_bytes, scale_stride, has_bias, aligned, eps
-        });
-        assert_mirrors!(TileParams => "bitlinear" TileParams {
-            rows, outputs, cols, row_bytes, scale_stride, has_bias, aligned
-        });
-    }
 
     #[test]
     fn x_is_rounded_by_the_gemv_where_that_reads_little_more() {

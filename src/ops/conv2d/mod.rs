@@ -241,7 +241,7 @@ impl Op for WeightGrad {
 /// A bias has one element for each channel of the result.
 fn check_bias(name: &str, channels: usize, bias: Option<&Spec<'_>>) -> Result<()> {
     bias.map_or(Ok(()), |&bias| {
-        check::has_shape(name, "bias", bias, &[channels])
+        check::has_shape(name, "bias", bias.layout, &[channels])
     })
 }
 

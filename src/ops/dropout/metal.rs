@@ -63,6 +63,6 @@ pub fn forward_add(
 #[cfg(test)]
 type Params = crate::metal::elementwise::Params<(), MaskParams>;
 #[cfg(test)]
-crate::metal::mirror::mirrors! {
+crate::metal::mirror::assert_mirrors! {
     Params => "dropout" DropoutParams { n, op.seed_low, op.seed_high, op.threshold, op.scale, aligned }
 }

@@ -115,6 +115,6 @@ pub fn backward_packed(act: Act, x: Arg, g: Arg) -> Result<MetalStorage> {
 }
 
 #[cfg(test)]
-crate::metal::mirror::mirrors! {
+crate::metal::mirror::assert_mirrors! {
     Params => "glu" GluParams { cols, stride, up_at, dup_at, act_param, aligned }
 }

@@ -155,6 +155,6 @@ pub fn backward(op: &AffineBwd<GroupNorm>, args: Args<MetalStorage>) -> OpResult
 }
 
 #[cfg(test)]
-crate::metal::mirror::mirrors! {
+crate::metal::mirror::assert_mirrors! {
     Params => "group_norm" GroupNormParams { rows, cols, channels, spatial, groups, eps, aligned }
 }

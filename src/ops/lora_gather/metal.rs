@@ -200,7 +200,7 @@ pub fn outer(routes: &Routes, p: Arg, q: Arg) -> Result<MetalStorage> {
 }
 
 #[cfg(test)]
-crate::metal::mirror::mirrors! {
+crate::metal::mirror::assert_mirrors! {
     GatherParams => "lora_gather" GatherParams { x_row, x_col, a_stack, a_row, a_col, rows, outputs, cols, has_bias }
     OuterParams => "lora_gather" OuterParams { p_row, p_col, q_row, q_col, height, width }
 }

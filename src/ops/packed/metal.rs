@@ -1,25 +1,82 @@
 //! What the Metal kernels of both products have in common.
 
+use super::WeightArgs;
 use crate::check;
+use crate::layout::MatrixLayout;
 use crate::metal::matmul::Arg;
 use crate::metal::Operand;
-use crate::quant::Quantized;
-use candle_core::Result;
+use crate::quant::{Quantized, Scheme};
+use candle_core::{MetalStorage, Result};
 
 /// Rows of x that a GEMV takes at most; more are multiplied by tiles. The kernels of kernels/bitlinear.metal and
 /// kernels/mixed_matmul.metal are instantiated for this number.
 pub const MAX_GEMV_ROWS: usize = 8;
-/// Rows and outputs of a tile: `ROWS` and `DEPTH` in the kernels.
+/// Rows and outputs of a tile: `PACKED_ROWS` and `DEPTH` in the kernels.
 pub const TILE: [usize; 2] = [64, 32];
 
-/// A weight's packed codes, and whether every row of them may be read four bytes at a time.
-pub fn code_rows<'a>(op: &str, w: &Quantized, codes: Arg<'a>) -> Result<(Operand<'a>, bool)> {
-    let (outputs, cols) = w.shape().dims2()?;
-    if outputs.max(cols) > i32::MAX as usize {
-        let message = format!("got a weight of {outputs} by {cols}, expected less than 2^31 each");
-        return Err(check::error(op, message));
+/// The first fields of `Params` in both kernels.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ProductParams {
+    pub x_row: u64,
+    pub x_col: u64,
+    pub rows: u32,
+    pub outputs: u32,
+    pub cols: u32,
+    pub row_bytes: u32,
+    pub has_bias: u32,
+    pub aligned: u32,
+}
+
+/// A weight and a bias, to be multiplied with and added to rows of x.
+pub struct PackedProduct<'a> {
+    pub scheme: &'a Scheme,
+    pub outputs: usize,
+    pub cols: usize,
+    pub codes: Operand<'a>,
+    pub scales: Operand<'a>,
+    pub offsets: Option<Operand<'a>>,
+    pub bias: Option<Operand<'a>>,
+}
+
+impl<'a> PackedProduct<'a> {
+    pub fn new(
+        op: &str,
+        w: &'a Quantized,
+        weight: WeightArgs<'a, MetalStorage>,
+        bias: Option<Arg<'a>>,
+    ) -> Result<Self> {
+        let (outputs, cols) = w.shape().dims2()?;
+        if outputs.max(cols) > i32::MAX as usize {
+            let message =
+                format!("got a weight of {outputs} by {cols}, expected less than 2^31 each");
+            return Err(check::error(op, message));
+        }
+        let contiguous = |(storage, layout): Arg<'a>| Operand::contiguous(storage, layout);
+        Ok(PackedProduct {
+            scheme: w.scheme(),
+            outputs,
+            cols,
+            codes: contiguous(weight.codes)?,
+            scales: contiguous(weight.scales)?,
+            offsets: weight.offsets.map(contiguous).transpose()?,
+            bias: bias.map(contiguous).transpose()?,
+        })
     }
-    let operand = Operand::contiguous(codes.0, codes.1)?;
-    let aligned = operand.is_aligned(4) && w.scheme().row_bytes(cols).is_multiple_of(4);
-    Ok((operand, aligned))
+
+    /// The parameters for the rows of x.
+    pub fn params(&self, x: MatrixLayout) -> ProductParams {
+        let row_bytes = self.scheme.row_bytes(self.cols);
+        let aligned = self.codes.is_aligned(4) && row_bytes.is_multiple_of(4);
+        ProductParams {
+            x_row: x.row as u64,
+            x_col: x.col as u64,
+            rows: x.rows as u32,
+            outputs: self.outputs as u32,
+            cols: self.cols as u32,
+            row_bytes: row_bytes as u32,
+            has_bias: self.bias.is_some().into(),
+            aligned: aligned.into(),
+        }
+    }
 }

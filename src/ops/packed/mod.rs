@@ -24,8 +24,7 @@ pub(crate) fn apply<O: Op>(
     check::same_device(name, &["x", "weight"], &[x, w.codes()])?;
     let args = [x, bias.unwrap_or(x)];
     let args = &args[..1 + usize::from(bias.is_some())];
-    // The kernels know no gradient of the scales: trained ones get theirs from the composed form. And they multiply nothing
-    // where x is empty.
+    // The kernels know no gradient of the scales: trained ones get theirs from the composed form, as does an empty x.
     let trains = w.scales().track_op() || w.offsets().is_some_and(Tensor::track_op);
     if trains || x.elem_count() == 0 {
         check::same_device(name, ARGS, args)?;
@@ -83,13 +82,14 @@ pub(crate) fn wrong_shapes(
     check::error(name, message)
 }
 
-/// The product of an empty x, computed in its own dtype: Candle cannot convert an empty tensor on Metal.
+/// The product of an empty x, computed in its own dtype: Candle cannot convert an empty tensor on Metal. The op `linear`
+/// multiplies, because Candle's own products and sums of empty tensors leave the graph: nothing would get a gradient.
 pub(crate) fn empty_product(x: &Tensor, w: &Quantized, bias: Option<&Tensor>) -> Result<Tensor> {
     let w = match x.dtype() {
         DType::F64 => w.dequantize(DType::F32)?.to_dtype(DType::F64)?,
         dtype => w.dequantize(dtype)?,
     };
-    linear::reference(x, &w, bias)
+    linear::linear(x, &w, bias)
 }
 
 /// The tensors of a weight as kernels take them.

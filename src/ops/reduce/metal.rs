@@ -182,7 +182,7 @@ pub fn sum_middle((x, l): Arg<MetalStorage>) -> OpResult<MetalStorage> {
 }
 
 #[cfg(test)]
-crate::metal::mirror::mirrors! {
+crate::metal::mirror::assert_mirrors! {
     RowParams => "reduce" RowParams { x, cols, part, rows, parts, scale, aligned }
     ColumnParams => "reduce" ColumnParams { rows, part, cols, parts }
     MaxBwdParams => "reduce" MaxBwdParams { cols, aligned, reserved }

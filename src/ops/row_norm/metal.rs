@@ -211,7 +211,7 @@ pub fn backward(op: &AffineBwd<RowNorm>, args: Args<MetalStorage>) -> OpResult<M
 }
 
 #[cfg(test)]
-crate::metal::mirror::mirrors! {
+crate::metal::mirror::assert_mirrors! {
     Params => "row_norm" RowNormParams { x, other, rows, cols, eps, aligned }
     PartsParams => "row_norm" RowNormPartsParams { x, g, rows, cols, rows_per_part, parts }
 }

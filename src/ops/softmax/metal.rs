@@ -241,7 +241,7 @@ pub fn backward(
 }
 
 #[cfg(test)]
-crate::metal::mirror::mirrors! {
+crate::metal::mirror::assert_mirrors! {
     SoftmaxParams => "softmax" SoftmaxParams { cols, x, mask, rows, queries, scale, aligned }
     SoftmaxBwdParams => "softmax" SoftmaxBwdParams { cols, y, g, rows, scale, aligned, reserved }
     SoftmaxColumnParams => "softmax" SoftmaxColumnParams { n, inner, scale }

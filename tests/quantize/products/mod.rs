@@ -182,6 +182,32 @@ fn of_nothing() -> Result<()> {
     Ok(())
 }
 
+/// A backward from an empty result reaches every variable, with zeros.
+#[test]
+fn gradients_of_nothing() -> Result<()> {
+    // Candle can start none from an empty tensor on Metal.
+    let device = &Device::Cpu;
+    let var = |t: Tensor| Ok::<_, candle_core::Error>(Var::from_tensor(&t)?.into_inner());
+    let x = var(Tensor::zeros((2, 0, 32), DType::F32, device)?)?;
+    let bias = var(signal(&[4], 1, DType::F32, device)?)?;
+    let w = signal(&[4, 32], 2, DType::F32, device)?;
+    let w = quantize(&w, Scheme::ternary(ScaleScope::Row))?;
+    let scales = var(w.scales().clone())?;
+    let (codes, shape) = (w.codes().clone(), w.shape().clone());
+    let trained = Quantized::new(codes, scales.clone(), None, shape, *w.scheme())?;
+    for product in [bitlinear, mixed_matmul] {
+        for (w, vars) in [(&w, [&x, &bias, &bias]), (&trained, [&x, &bias, &scales])] {
+            let grads = product(&x, w, Some(&bias))?.backward()?;
+            for var in vars {
+                let grad = grads.get(var).expect("a gradient");
+                assert_eq!(grad.dims(), var.dims());
+                assert!(values(grad)?.iter().all(|&g| g == 0.));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// x shares its memory with the weight's scales while another thread waits to write there: an op that locked the storage for
 /// reading twice would wait for that thread, and that thread for it.
 #[test]

@@ -10,7 +10,6 @@ use crate::metal::MetalError;
 use candle_core::Result;
 use objc2::runtime::ProtocolObject;
 use objc2_metal::{MTLBuffer, MTLCommandBuffer, MTLCommandEncoder, MTLComputeCommandEncoder};
-use std::ptr::NonNull;
 
 /// What [`Launch::run`] would do on Candle's encoder, as a step of a session.
 pub(crate) struct Dispatch<'a> {
@@ -35,14 +34,13 @@ impl<'a> MpsKernel<'a> for Dispatch<'a> {
         })?;
         encoder.setComputePipelineState(launch.pipeline.as_ref());
         for (index, binding) in launch.bindings.iter().enumerate() {
-            // SAFETY: the buffers and bytes are borrowed by the launch.
+            // SAFETY: the launch borrows the buffers, and the `len` bytes of the parameters behind `data`.
             unsafe {
                 match *binding {
                     Binding::Input(buffer, offset) | Binding::Output(buffer, offset) => {
                         encoder.setBuffer_offset_atIndex(Some(buffer.as_ref()), offset, index)
                     }
                     Binding::Bytes { data, len, .. } => {
-                        let data = NonNull::new_unchecked(data.cast_mut());
                         encoder.setBytes_length_atIndex(data, len, index)
                     }
                 }

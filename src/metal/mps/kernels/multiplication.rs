@@ -3,7 +3,7 @@
 use super::MpsKernel;
 use crate::check;
 use crate::metal::mps::cache;
-use crate::metal::mps::matrix::{check_apart, Matrix};
+use crate::metal::mps::matrix::{accesses, check_apart, Matrix};
 use crate::metal::mps::order::Access;
 use crate::metal::mps::policy::Product;
 use candle_core::{DType, Result};
@@ -93,28 +93,25 @@ impl<'a> MpsKernel<'a> for Multiplication<'a> {
         let shape = [flags, m_, n_, k_, alpha.to_bits(), beta.to_bits()];
         let make = || {
             let kernel = MPSMatrixMultiplication::alloc();
-            // SAFETY: no size is 0.
+            // SAFETY: no size is 0, for `check` refuses empty matrices.
             unsafe {
                 MPSMatrixMultiplication::initWithDevice_transposeLeft_transposeRight_resultRows_resultColumns_interiorColumns_alpha_beta(
                     kernel, &device, transpose_left, transpose_right, m, n, k, alpha, beta,
                 )
             }
         };
-        let [left, right, result] = [self.left, self.right, self.result].map(|x| x.matrix());
-        cache::with_cached_kernel(&device, shape, make, |kernel: &MPSMatrixMultiplication| {
-            // SAFETY: the matrices have the sizes of the kernel, as `check` has seen.
-            unsafe {
-                kernel.encodeToCommandBuffer_leftMatrix_rightMatrix_resultMatrix(
-                    commands, &left, &right, &result,
-                )
-            }
+        // SAFETY: `check` has accepted the matrices, and they have the sizes of the kernel.
+        cache::with_cached_kernel(&device, shape, make, |kernel| unsafe {
+            let [left, right, result] = [self.left, self.right, self.result].map(|x| x.matrix());
+            kernel.encodeToCommandBuffer_leftMatrix_rightMatrix_resultMatrix(
+                commands, &left, &right, &result,
+            )
         });
         Ok(())
     }
 
     fn accesses(&self) -> Vec<Access> {
-        let [left, right] = [self.left, self.right].map(|x| x.access(false));
-        vec![left, right, self.result.access(true)]
+        accesses([self.left, self.right], self.result)
     }
 }
 
@@ -169,33 +166,27 @@ impl<'a> MpsKernel<'a> for VectorMultiplication<'a> {
         let shape = [flag, rows_, columns_, 0, alpha.to_bits(), beta.to_bits()];
         let make = || {
             let kernel = MPSMatrixVectorMultiplication::alloc();
-            // SAFETY: no size is 0.
+            // SAFETY: no size is 0, for `check` refuses empty matrices.
             unsafe {
                 MPSMatrixVectorMultiplication::initWithDevice_transpose_rows_columns_alpha_beta(
                     kernel, &device, transpose, rows, columns, alpha, beta,
                 )
             }
         };
-        let (matrix, vector, result) = (matrix.matrix(), vector.vector(), result.vector());
-        cache::with_cached_kernel(
-            &device,
-            shape,
-            make,
-            |kernel: &MPSMatrixVectorMultiplication| {
-                // SAFETY: matrix and vectors have the sizes of the kernel, as was checked.
-                unsafe {
-                    kernel.encodeToCommandBuffer_inputMatrix_inputVector_resultVector(
-                        commands, &matrix, &vector, &result,
-                    )
-                }
-            },
-        );
+        // SAFETY: all were accepted above, and have the sizes of the kernel.
+        cache::with_cached_kernel(&device, shape, make, |kernel| unsafe {
+            kernel.encodeToCommandBuffer_inputMatrix_inputVector_resultVector(
+                commands,
+                &matrix.matrix(),
+                &vector.vector(),
+                &result.vector(),
+            )
+        });
         Ok(())
     }
 
     fn accesses(&self) -> Vec<Access> {
-        let [matrix, vector] = [self.matrix, self.vector].map(|x| x.access(false));
-        vec![matrix, vector, self.result.access(true)]
+        accesses([self.matrix, self.vector], self.result)
     }
 }
 

@@ -3,7 +3,7 @@
 use super::MpsKernel;
 use crate::check;
 use crate::metal::mps::cache;
-use crate::metal::mps::matrix::{check_apart, check_same, Matrix};
+use crate::metal::mps::matrix::{accesses, check_apart, check_same, Matrix};
 use crate::metal::mps::order::Access;
 use candle_core::Result;
 use objc2::runtime::ProtocolObject;
@@ -74,8 +74,11 @@ impl<'a> MpsKernel<'a> for Neuron<'a> {
                 kernel
             }
         };
-        let (input, result) = (self.input.matrix(), self.result.matrix());
-        let bias = self.bias.map(|bias| bias.vector());
+        // SAFETY: `check` has accepted both matrices, and the bias as a vector.
+        let (input, result, bias) = unsafe {
+            let bias = self.bias.map(|bias| bias.vector());
+            (self.input.matrix(), self.result.matrix(), bias)
+        };
         cache::with_cached_kernel(&device, shape, make, |kernel: &MPSMatrixNeuron| {
             // SAFETY: the matrices have the same shape and the bias their columns, as `check` has seen.
             unsafe {
@@ -91,8 +94,6 @@ impl<'a> MpsKernel<'a> for Neuron<'a> {
     }
 
     fn accesses(&self) -> Vec<Access> {
-        let inputs = [self.input].into_iter().chain(self.bias);
-        let inputs = inputs.map(|x| x.access(false));
-        inputs.chain([self.result.access(true)]).collect()
+        accesses([self.input].into_iter().chain(self.bias), self.result)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::MpsKernel;
 use crate::metal::mps::cache;
-use crate::metal::mps::matrix::{check_same, Matrix};
+use crate::metal::mps::matrix::{accesses, check_same, Matrix};
 use crate::metal::mps::order::Access;
 use candle_core::Result;
 use objc2::runtime::ProtocolObject;
@@ -21,10 +21,11 @@ impl<'a> MpsKernel<'a> for SoftMax<'a> {
     fn encode(&self, commands: &ProtocolObject<dyn MTLCommandBuffer>) -> Result<()> {
         check_same("MPSMatrixSoftMax", &self.input, &self.result)?;
         let device = commands.device();
-        // SAFETY: nothing is asked of the caller.
+        // SAFETY: any device will do.
         let make =
             || unsafe { MPSMatrixSoftMax::initWithDevice(MPSMatrixSoftMax::alloc(), &device) };
-        let (input, result) = (self.input.matrix(), self.result.matrix());
+        // SAFETY: `check_same` has accepted both.
+        let (input, result) = unsafe { (self.input.matrix(), self.result.matrix()) };
         cache::with_cached_kernel(&device, [0; 6], make, |kernel: &MPSMatrixSoftMax| {
             // SAFETY: both matrices have the same shape, as was checked.
             unsafe {
@@ -35,6 +36,6 @@ impl<'a> MpsKernel<'a> for SoftMax<'a> {
     }
 
     fn accesses(&self) -> Vec<Access> {
-        vec![self.input.access(false), self.result.access(true)]
+        accesses([self.input], self.result)
     }
 }

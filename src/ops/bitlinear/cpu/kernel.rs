@@ -28,8 +28,9 @@ pub(super) fn multiply<T: Element>(w: &Weight, x: &Int8Rows, bias: Option<&[T]>)
         x,
     };
     assert!(bias.is_none_or(|bias| bias.len() == w.outputs));
-    // SAFETY: the tiles cover every output of every row, for which the vector has room. `tile` writes all sums of its tile,
-    // for which the scratch memory has room, and `Narrow` writes each as an output.
+    // SAFETY: `for_each_tile` covers every output of every row once, and the vector has room for them. `tile` writes all sums
+    // of its tile, for which the scratch memory has room, and `Narrow` writes each as an output. The bias has `w.outputs`
+    // elements, so that those from `outputs.start` on are as many as a row of the tile has.
     unsafe {
         alloc::build(rows * w.outputs, |out: *mut T| {
             let out = Shared::new(out);
@@ -56,7 +57,7 @@ impl Product<'_> {
     /// # Safety
     /// `sums` is valid for writes of a number for each output of each row of the tile.
     unsafe fn tile(&self, rows: Range<usize>, outputs: Range<usize>, sums: *mut f32) {
-        // SAFETY: `new` asks for the same.
+        // SAFETY: the caller promises the room that `new` asks for.
         unsafe {
             match self.w.codes_per_byte {
                 4 => dispatch_bytes(Tile::<TwoBits, 2>::new(self, rows, outputs, sums)),
@@ -104,53 +105,29 @@ trait EvenOddCodes<const N: usize>: Copy + Send + Sync {
     fn combine_halves<B: ByteSimd>(b: B, sums: [B::Sum; 2]) -> B::Sum;
 }
 
-#[derive(Clone, Copy)]
-struct OneBit;
+/// Codes whose even and odd ones are under these masks, once the byte is shifted right by each of N numbers of bits. Odd ones
+/// are `2^BITS` times as large.
+macro_rules! even_odd_codes {
+    ($name:ident, $bits:literal, $n:literal, [$even:literal, $odd:literal], [$($shift:literal),+], $pairs:literal) => {
+        #[derive(Clone, Copy)]
+        struct $name;
 
-impl EvenOddCodes<4> for OneBit {
-    const PAIRS: bool = false;
+        impl EvenOddCodes<$n> for $name {
+            const PAIRS: bool = $pairs;
 
-    #[inline(always)]
-    fn unpack<B: ByteSimd>(b: B, v: B::V) -> [[B::V; 4]; 2] {
-        [
-            [
-                b.codes::<1, 0>(v),
-                b.codes::<1, 2>(v),
-                b.codes::<1, 4>(v),
-                b.codes::<1, 6>(v),
-            ],
-            [
-                b.codes::<2, 0>(v),
-                b.codes::<2, 2>(v),
-                b.codes::<2, 4>(v),
-                b.codes::<2, 6>(v),
-            ],
-        ]
-    }
-    #[inline(always)]
-    fn combine_halves<B: ByteSimd>(b: B, [even, twice_odd]: [B::Sum; 2]) -> B::Sum {
-        b.add_shifted::<1>(even, twice_odd)
-    }
+            #[inline(always)]
+            fn unpack<B: ByteSimd>(b: B, v: B::V) -> [[B::V; $n]; 2] {
+                [[$(b.codes::<$even, $shift>(v)),+], [$(b.codes::<$odd, $shift>(v)),+]]
+            }
+            #[inline(always)]
+            fn combine_halves<B: ByteSimd>(b: B, [even, odd]: [B::Sum; 2]) -> B::Sum {
+                b.add_shifted::<$bits>(even, odd)
+            }
+        }
+    };
 }
-
-#[derive(Clone, Copy)]
-struct TwoBits;
-
-impl EvenOddCodes<2> for TwoBits {
-    const PAIRS: bool = true;
-
-    #[inline(always)]
-    fn unpack<B: ByteSimd>(b: B, v: B::V) -> [[B::V; 2]; 2] {
-        [
-            [b.codes::<3, 0>(v), b.codes::<3, 4>(v)],
-            [b.codes::<12, 0>(v), b.codes::<12, 4>(v)],
-        ]
-    }
-    #[inline(always)]
-    fn combine_halves<B: ByteSimd>(b: B, [even, four_times_odd]: [B::Sum; 2]) -> B::Sum {
-        b.add_shifted::<2>(even, four_times_odd)
-    }
-}
+even_odd_codes!(OneBit, 1, 4, [0b01, 0b10], [0, 2, 4, 6], false);
+even_odd_codes!(TwoBits, 2, 2, [0b0011, 0b1100], [0, 4], true);
 
 /// Some outputs of some rows, by one thread.
 struct Tile<'a, C, const N: usize> {

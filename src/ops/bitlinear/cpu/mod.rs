@@ -9,25 +9,24 @@ use crate::cpu::{gather, parallel, with_float};
 use crate::op::Arg;
 use crate::ops::linear::cpu as linear;
 use crate::ops::packed::WeightArgs;
-use crate::ops::quantize::cpu::quantize;
+use crate::ops::quantize::cpu::{elements, quantize};
 use candle_core::{CpuStorage, Result};
 
 pub fn forward(
     w: &Quantized,
-    parts: WeightArgs<CpuStorage>,
+    weight: WeightArgs<CpuStorage>,
     x: Arg<CpuStorage>,
     bias: Option<Arg<CpuStorage>>,
 ) -> Result<CpuStorage> {
-    let ((codes, cl), (scales, sl)) = (parts.codes, parts.scales);
     let (outputs, cols) = w.shape().dims2()?;
     if w.shape().elem_count() == 0 || x.1.shape().elem_count() == 0 {
         return linear::bias_only(NAME, x, outputs, bias);
     }
     let weight = Weight {
-        codes: &codes.as_slice::<u8>()?[cl.start_offset()..][..cl.shape().elem_count()],
+        codes: elements(weight.codes)?,
         codes_per_byte: w.scheme().per_byte(),
         outputs,
-        scales: &scales.as_slice::<f32>()?[sl.start_offset()..][..sl.shape().elem_count()],
+        scales: elements(weight.scales)?,
         factor: match w.scheme().levels {
             Levels::Ternary => 1,
             _ => 2,

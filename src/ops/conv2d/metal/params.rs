@@ -152,20 +152,16 @@ fn check_sizes(op: &str, g: &Conv2dShape) -> Result<()> {
 }
 
 #[cfg(test)]
+crate::metal::mirror::assert_mirrors! {
+    Params => "conv2d" Conv2dParams {
+        x, w, y, bias, batch, groups, c_in, c_out, input, kernel = "kernel_size", output, stride,
+        padding, dilation, lattice, has_bias, act, act_param, parts, share
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metal::mirror::assert_mirrors;
-
-    #[test]
-    fn params_mirror_the_kernels() {
-        assert_mirrors!(Params => "conv2d" Conv2dParams {
-            x, w, y, bias, batch, groups, c_in, c_out, input, kernel = "kernel_size", output,
-            stride, padding, dilation, lattice, has_bias, act, act_param, parts, share
-        });
-        assert_mirrors!(Columns => "conv2d_mps" Conv2dColumns {
-            conv, image, first, columns, unused
-        });
-    }
 
     #[test]
     fn what_kernels_cannot_count_is_refused() {

@@ -23,11 +23,17 @@ use crate::cpu::fold::{fold, Fold};
 use crate::cpu::parallel;
 use crate::cpu::simd::{self, Simd};
 use crate::ops::quantize::cpu::{AbsMax, Sums};
+use std::ops::Range;
 
 /// The largest integer: its upper digit is 127, so that rounding cannot carry beyond a signed byte.
 const MAX_INTEGER: f32 = 127.0 * 65536.0;
 /// An integer that is 256 times smaller than the largest has 16 bits left. Numbers above that are outliers where they are few.
 const OUTLIER_RATIO: f32 = 256.0;
+/// A row may have one outlier for so many columns, and four more. Each is multiplied by itself, for every output.
+const COLS_PER_OUTLIER: usize = 64;
+/// The largest |x| of a row that fixed point suits. The scale of 1e-20 is 1e-27, far above the smallest normal f32, and the
+/// sum of 1e10 numbers of 1e28 does not overflow.
+const IN_RANGE: Range<f32> = 1e-20..1e28;
 /// Columns of the widest record: those of 1-bit codes.
 const MAX_RECORD_COLS: usize = 8 * MAX_WIDTH;
 
@@ -106,8 +112,8 @@ impl FixedPointRows {
             .collect();
         parallel::each(&mut rows, 4 * cols, |(row, suits)| {
             let largest = simd::dispatch(Encode(&mut *row));
-            let few_outliers = row.outliers.len() <= 4 + cols / 64;
-            let in_range = largest == 0.0 || (1e-20..1e28).contains(&largest);
+            let few_outliers = row.outliers.len() <= 4 + cols / COLS_PER_OUTLIER;
+            let in_range = largest == 0.0 || IN_RANGE.contains(&largest);
             *suits = few_outliers && in_range;
         });
         let all_suit = rows.iter().all(|(_, suits)| *suits);

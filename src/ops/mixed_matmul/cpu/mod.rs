@@ -18,37 +18,46 @@ use gemv::Gemv;
 
 type Arg<'a> = crate::op::Arg<'a, CpuStorage>;
 
-/// Rows of x that the GEMV takes at most.
+/// Rows of x that the GEMV takes at most. It unpacks W's codes again for every row or two, where the decoded form decodes W
+/// once for all rows.
 const MAX_GEMV_ROWS: usize = 64;
 
-fn decoder<'a>(w: &'a Quantized, parts: WeightArgs<'a, CpuStorage>) -> Result<Decoder<'a>> {
-    // A view without elements may begin past the end.
-    fn elements<'a, T>(data: &'a [T], l: &candle_core::Layout) -> &'a [T] {
-        &data[l.start_offset().min(data.len())..][..l.shape().elem_count()]
-    }
-    let f32s = |(storage, l): Arg<'a>| -> Result<&'a [f32]> {
-        Ok(elements(storage.as_slice::<f32>()?, l))
-    };
-    let (codes, l) = parts.codes;
-    Ok(Decoder {
-        scheme: w.scheme(),
-        codes: elements(codes.as_slice::<u8>()?, l),
-        scales: f32s(parts.scales)?,
-        offsets: parts.offsets.map_or(Ok(&[][..]), f32s)?,
-        cols: w.shape().dims2()?.1,
-    })
-}
-
+/// `x·Wᵀ + bias`
 pub fn forward(
     w: &Quantized,
-    parts: WeightArgs<CpuStorage>,
+    weight: WeightArgs<CpuStorage>,
+    x: Arg,
+    bias: Option<Arg>,
+) -> Result<CpuStorage> {
+    let (outputs, _) = w.shape().dims2()?;
+    multiply(w, weight, Side::Rows(outputs), x, bias)
+}
+
+/// `x·W`
+pub fn transposed(w: &Quantized, weight: WeightArgs<CpuStorage>, x: Arg) -> Result<CpuStorage> {
+    multiply(w, weight, Side::Cols, x, None)
+}
+
+fn multiply(
+    w: &Quantized,
+    weight: WeightArgs<CpuStorage>,
+    side: Side,
     (x, xl): Arg,
     bias: Option<Arg>,
 ) -> Result<CpuStorage> {
-    let decoder = decoder(w, parts)?;
     let (outputs, cols) = w.shape().dims2()?;
+    let WeightArgs {
+        codes,
+        scales,
+        offsets,
+    } = weight;
+    let decoder = Decoder::new(w.scheme(), cols, codes, scales, offsets)?;
+    let (terms, width) = match side {
+        Side::Rows(_) => (cols, outputs),
+        Side::Cols => (outputs, cols),
+    };
     if w.shape().elem_count() == 0 || xl.shape().elem_count() == 0 {
-        return linear::bias_only(NAME, (x, xl), outputs, bias);
+        return linear::bias_only(NAME, (x, xl), width, bias);
     }
     with_float!(NAME, x, |x: &[T]| {
         let bias = match bias {
@@ -58,41 +67,17 @@ pub fn forward(
         let bias = bias.as_deref();
         let stored = Stored::new(x, xl);
         let (x, rows) = (stored.matrix().widened(1.0), stored.matrix().rows);
-        let gemv = match rows <= MAX_GEMV_ROWS {
-            true => Gemv::new(&decoder, &x, outputs),
-            false => None,
+        let gemv = match side {
+            Side::Rows(outputs) if rows <= MAX_GEMV_ROWS => Gemv::new(&decoder, &x, outputs),
+            _ => None,
         };
         Ok(T::wrap(match gemv {
             Some(gemv) => gemv.multiply(bias),
             None => {
-                let x = Matrix::contiguous(&x, rows, cols);
-                decoded::multiply(&decoder, Side::Rows(outputs), x, bias)
+                let x = Matrix::contiguous(&x, rows, terms);
+                decoded::multiply(&decoder, side, x, bias)
             }
         }))
-    })
-}
-
-/// `x·W`
-pub fn transposed(
-    w: &Quantized,
-    parts: WeightArgs<CpuStorage>,
-    (x, xl): Arg,
-) -> Result<CpuStorage> {
-    let decoder = decoder(w, parts)?;
-    let (outputs, cols) = w.shape().dims2()?;
-    if w.shape().elem_count() == 0 || xl.shape().elem_count() == 0 {
-        return linear::bias_only(NAME, (x, xl), cols, None);
-    }
-    with_float!(NAME, x, |x: &[T]| {
-        let stored = Stored::new(x, xl);
-        let (x, rows) = (stored.matrix().widened(1.0), stored.matrix().rows);
-        let x = Matrix::contiguous(&x, rows, outputs);
-        Ok(T::wrap(decoded::multiply::<T>(
-            &decoder,
-            Side::Cols,
-            x,
-            None,
-        )))
     })
 }
 

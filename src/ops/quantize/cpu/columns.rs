@@ -22,11 +22,9 @@ pub(super) fn run<T: Element, K: Sink<T>>(encoder: &Encoder<T, K>) -> Vec<ScaleP
     let params: Vec<ScaleParams> = stats.iter().map(params).collect();
     let columns = &ColumnParams::new(&params);
     parallel::ranges(rows, COST * cols, 1, |rows| {
-        dispatch(EncodeRows {
-            encoder,
-            rows,
-            columns,
-        })
+        // SAFETY: the ranges are disjoint parts of the encoder's rows, and `columns` was made of one set of parameters for
+        // each of its columns.
+        dispatch(unsafe { EncodeRows::new(encoder, rows, columns) })
     });
     params
 }
@@ -37,20 +35,35 @@ struct EncodeRows<'a, T, K> {
     columns: &'a ColumnParams,
 }
 
+impl<'a, T, K> EncodeRows<'a, T, K> {
+    /// # Safety
+    /// The encoder has these rows, no other thread encodes them, and `columns` has all of its columns.
+    unsafe fn new(
+        encoder: &'a Encoder<'a, T, K>,
+        rows: Range<usize>,
+        columns: &'a ColumnParams,
+    ) -> Self {
+        EncodeRows {
+            encoder,
+            rows,
+            columns,
+        }
+    }
+}
+
 impl<T: Element, K: Sink<T>> Kernel for EncodeRows<'_, T, K> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let (_, cols) = self.encoder.size();
-        let mut staging = Staging::new();
         for row in self.rows {
-            // SAFETY: the rows are some of the encoder's `rows`, and each is given to one thread; `run` made parameters for
-            // each of its `cols` columns; the whole row goes through one staging memory.
+            let mut staging = Staging::new(row);
+            // SAFETY: `new` was promised that the row is one of the encoder's and this thread's alone, and that there are
+            // parameters for its `cols` columns. The whole row goes through one staging memory.
             unsafe {
-                self.encoder
-                    .encode(s, row, 0..cols, self.columns, &mut staging);
-                self.encoder.flush(row, cols, &staging);
+                self.encoder.encode(s, 0..cols, self.columns, &mut staging);
+                self.encoder.flush(cols, &staging);
             }
         }
     }
@@ -61,13 +74,18 @@ fn measure<T: Element>(levels: Levels, x: &RowView<T>, rows: usize, cols: usize)
     let mut stats = [vec![0.0; cols], vec![0.0; cols]];
     let to = stats.each_mut().map(|stat| Shared::new(stat.as_mut_ptr()));
     parallel::ranges(cols, COST * rows, MAX_LANES, |cols| {
-        dispatch(MeasureColumns {
-            levels,
-            x,
-            rows,
-            cols,
-            to,
-        })
+        // SAFETY: the ranges are disjoint parts of `0..cols`, for which both vectors have a number each, and `x` has as many
+        // columns.
+        unsafe {
+            let part = |to: Shared<f32>| {
+                std::slice::from_raw_parts_mut(to.get().add(cols.start), cols.len())
+            };
+            dispatch(MeasureColumns::new(
+                levels,
+                (x, rows, cols.start),
+                to.map(part),
+            ))
+        }
     });
     let [a, b] = stats;
     a.into_iter().zip(b).map(|(a, b)| Stats([a, b])).collect()
@@ -77,9 +95,27 @@ struct MeasureColumns<'a, T> {
     levels: Levels,
     x: &'a RowView<'a, T>,
     rows: usize,
-    cols: Range<usize>,
-    /// The two statistics of every column.
-    to: [Shared<f32>; 2],
+    first: usize,
+    /// The two statistics of the columns from `first` on.
+    to: [&'a mut [f32]; 2],
+}
+
+impl<'a, T> MeasureColumns<'a, T> {
+    /// # Safety
+    /// x has `rows` rows, with columns from `first` on for both slices of `to`, which are of one length.
+    unsafe fn new(
+        levels: Levels,
+        (x, rows, first): (&'a RowView<'a, T>, usize, usize),
+        to: [&'a mut [f32]; 2],
+    ) -> Self {
+        MeasureColumns {
+            levels,
+            x,
+            rows,
+            first,
+            to,
+        }
+    }
 }
 
 impl<T: Element> Kernel for MeasureColumns<'_, T> {
@@ -89,53 +125,52 @@ impl<T: Element> Kernel for MeasureColumns<'_, T> {
     fn run<S: Simd>(self, s: S) {
         // Only folds over a row's end are padded by `first`.
         let first = 0.0;
-        // SAFETY: `measure` gives each thread columns of its own, of those that x's rows and `to` have.
-        unsafe {
-            match self.levels {
-                Levels::Ternary | Levels::Sign { .. } => self.fold(s, Sums),
-                Levels::Int8 => self.fold(s, AbsMax { first }),
-                Levels::ZeroPoint { .. } | Levels::Affine { .. } => self.fold(s, MinMax { first }),
-            }
+        match self.levels {
+            Levels::Ternary | Levels::Sign { .. } => self.fold(s, Sums),
+            Levels::Int8 => self.fold(s, AbsMax { first }),
+            Levels::ZeroPoint { .. } | Levels::Affine { .. } => self.fold(s, MinMax { first }),
         }
     }
 }
 
 impl<T: Element> MeasureColumns<'_, T> {
-    /// # Safety
-    /// x has these rows and columns, `to` has the columns, and no other thread writes them.
     #[inline(always)]
-    unsafe fn fold<S: Simd, F: Fold<1, N>, const N: usize>(&self, s: S, fold: F) {
+    fn fold<S: Simd, F: Fold<1, N>, const N: usize>(self, s: S, fold: F) {
         /// Rows whose sum is computed by itself: one f32 sum over all rows would lose the small elements.
         const PART: usize = 512;
-        let width = self.cols.len();
-        let to = |n: usize| self.to[n].get().add(self.cols.start);
-        for n in 0..N {
-            std::slice::from_raw_parts_mut(to(n), width).fill(F::START);
+        let width = self.to[0].len();
+        let mut to = self.to;
+        for to in &mut to[..N] {
+            to.fill(F::START);
         }
         // N statistics of the `width` columns.
         let mut part = vec![F::START; N * width];
         for rows in (0..self.rows).step_by(PART) {
             part.fill(F::START);
-            for row in rows..self.rows.min(rows + PART) {
-                let x = self.x.row(row).add(self.cols.start);
-                for i in (0..width).step_by(S::LANES) {
-                    let left = width - i;
-                    let mut acc = [s.splat(0.0); N];
-                    for (n, acc) in acc.iter_mut().enumerate() {
-                        *acc = f32::load_upto(s, part.as_ptr().add(n * width + i), left);
-                    }
-                    let acc = fold.step(s, acc, [T::load_upto(s, x.add(i), left)]);
-                    for (n, acc) in acc.into_iter().enumerate() {
-                        f32::store_upto(s, part.as_mut_ptr().add(n * width + i), left, acc);
+            // SAFETY: `new` was promised that x has `width` columns from `first` on in each of `rows` rows. i < width, and
+            // nothing is read or written beyond `left = width − i` elements of x, of `to[n]` or of statistic n in `part`.
+            unsafe {
+                for row in rows..self.rows.min(rows + PART) {
+                    let x = self.x.row(row).add(self.first);
+                    for i in (0..width).step_by(S::LANES) {
+                        let left = width - i;
+                        let mut acc = [s.splat(0.0); N];
+                        for (n, acc) in acc.iter_mut().enumerate() {
+                            *acc = f32::load_upto(s, part.as_ptr().add(n * width + i), left);
+                        }
+                        let acc = fold.step(s, acc, [T::load_upto(s, x.add(i), left)]);
+                        for (n, acc) in acc.into_iter().enumerate() {
+                            f32::store_upto(s, part.as_mut_ptr().add(n * width + i), left, acc);
+                        }
                     }
                 }
-            }
-            for n in 0..N {
-                for i in (0..width).step_by(S::LANES) {
-                    let left = width - i;
-                    let all = f32::load_upto(s, to(n).add(i), left);
-                    let part = f32::load_upto(s, part.as_ptr().add(n * width + i), left);
-                    f32::store_upto(s, to(n).add(i), left, F::join(s, all, part));
+                for (n, to) in to[..N].iter_mut().enumerate() {
+                    for i in (0..width).step_by(S::LANES) {
+                        let left = width - i;
+                        let all = f32::load_upto(s, to.as_ptr().add(i), left);
+                        let part = f32::load_upto(s, part.as_ptr().add(n * width + i), left);
+                        f32::store_upto(s, to.as_mut_ptr().add(i), left, F::join(s, all, part));
+                    }
                 }
             }
         }

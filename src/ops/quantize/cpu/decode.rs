@@ -20,16 +20,8 @@ const COST: usize = 2;
 
 /// The values of codes; the arguments are codes, scales and, if the scheme has them, offsets.
 pub fn dequantize(op: &Dequantize, args: &[Arg<CpuStorage>]) -> Result<CpuStorage> {
-    let decoder = Decoder {
-        scheme: &op.scheme,
-        codes: elements(args[0])?,
-        scales: elements(args[1])?,
-        offsets: match args.get(2) {
-            Some(&offsets) => elements(offsets)?,
-            None => &[],
-        },
-        cols: op.shape.dims()[op.shape.rank() - 1],
-    };
+    let cols = op.shape.dims()[op.shape.rank() - 1];
+    let decoder = Decoder::new(&op.scheme, cols, args[0], args[1], args.get(2).copied())?;
     let count = op.shape.elem_count();
     match op.dtype {
         DType::F32 => Ok(f32::wrap(decoder.run(count))),
@@ -40,10 +32,10 @@ pub fn dequantize(op: &Dequantize, args: &[Arg<CpuStorage>]) -> Result<CpuStorag
 }
 
 /// The elements of a contiguous argument.
-fn elements<'a, T: WithDType>((storage, l): Arg<'a, CpuStorage>) -> Result<&'a [T]> {
+pub fn elements<'a, T: WithDType>((storage, l): Arg<'a, CpuStorage>) -> Result<&'a [T]> {
     // A view without elements may begin past the end.
     let data = storage.as_slice::<T>()?;
-    Ok(&data[l.start_offset().min(data.len())..])
+    Ok(&data[l.start_offset().min(data.len())..][..l.shape().elem_count()])
 }
 
 /// Rows of packed codes with their scales.
@@ -57,7 +49,24 @@ pub struct Decoder<'a> {
     pub cols: usize,
 }
 
-impl Decoder<'_> {
+impl<'a> Decoder<'a> {
+    /// All arguments are contiguous.
+    pub fn new(
+        scheme: &'a Scheme,
+        cols: usize,
+        codes: Arg<'a, CpuStorage>,
+        scales: Arg<'a, CpuStorage>,
+        offsets: Option<Arg<'a, CpuStorage>>,
+    ) -> Result<Self> {
+        Ok(Decoder {
+            scheme,
+            codes: elements(codes)?,
+            scales: elements(scales)?,
+            offsets: offsets.map_or(Ok(&[][..]), elements)?,
+            cols,
+        })
+    }
+
     /// The values of the first `count` codes.
     fn run<T: Element>(&self, count: usize) -> Vec<T> {
         let rows = count / self.cols.max(1);
@@ -69,7 +78,8 @@ impl Decoder<'_> {
             }
             _ => None,
         };
-        // SAFETY: the blocks of all rows make up all `count` elements, and `Decode` writes every element of its block.
+        // SAFETY: the blocks of all rows make up all `count` elements, `Decode` writes every element of its block, and the
+        // ranges give each block to one thread. `columns` has parameters for all columns.
         unsafe {
             alloc::build(count, |to: *mut T| {
                 let to = Shared::new(to);
@@ -77,13 +87,9 @@ impl Decoder<'_> {
                 parallel::ranges(rows * blocks, cost, 1, |range| {
                     for n in range {
                         let (row, start) = (n / blocks, n % blocks * BLOCK);
-                        dispatch(Decode {
-                            decoder: self,
-                            row,
-                            cols: start..self.cols.min(start + BLOCK),
-                            to: to.get().add(row * self.cols + start),
-                            columns: columns.as_ref(),
-                        });
+                        let cols = start..self.cols.min(start + BLOCK);
+                        let to = to.get().add(row * self.cols + start);
+                        dispatch(Decode::new(self, row, cols, to, columns.as_ref()));
                     }
                 });
             })
@@ -95,13 +101,8 @@ impl Decoder<'_> {
     /// # Safety
     /// `to` is valid for writes of an element for each column.
     pub unsafe fn decode<T: Element>(&self, row: usize, cols: Range<usize>, to: *mut T) {
-        dispatch(Decode {
-            decoder: self,
-            row,
-            cols,
-            to,
-            columns: None,
-        })
+        // SAFETY: the caller promises the same of `to`.
+        dispatch(unsafe { Decode::new(self, row, cols, to, None) })
     }
 
     /// One value of a tensor in [`Packing::Bits`](quant::Packing) whose scales are not per column.
@@ -142,6 +143,26 @@ struct Decode<'a, T> {
     /// The first column's value.
     to: *mut T,
     columns: Option<&'a ColumnParams>,
+}
+
+impl<'a, T> Decode<'a, T> {
+    /// # Safety
+    /// `to` is valid for writes of an element for each of `cols`, and `columns` has parameters for them.
+    unsafe fn new(
+        decoder: &'a Decoder<'a>,
+        row: usize,
+        cols: Range<usize>,
+        to: *mut T,
+        columns: Option<&'a ColumnParams>,
+    ) -> Self {
+        Decode {
+            decoder,
+            row,
+            cols,
+            to,
+            columns,
+        }
+    }
 }
 
 impl<T: Element> Kernel for Decode<'_, T> {
@@ -199,9 +220,8 @@ impl<T: Element> Decode<'_, T> {
     ) {
         let (from, count) = (codes.as_ptr(), codes.len());
         let whole = count / S::LANES * S::LANES;
-        // SAFETY: the codes are those of `count` of the columns `self.cols` from `first` on, and `self.to` is valid for
-        // a value for each of these; `i + LANES ≤ whole ≤ count`, and `whole + left = count`. `params` has the columns,
-        // because the row has.
+        // SAFETY: `run` passes the codes of `count` columns from `first` on, all of `self.cols`, for which `new` was promised
+        // room in `to` and parameters. `i + LANES ≤ whole ≤ count`, and `whole + left = count`.
         unsafe {
             let to = self.to.add(first - self.cols.start);
             for i in (0..whole).step_by(S::LANES) {
@@ -227,7 +247,8 @@ impl<T: Element> Decode<'_, T> {
 /// `from` is valid for reads of LANES bytes.
 #[inline(always)]
 unsafe fn to_float<S: Simd, const SIGNED: bool>(s: S, from: *const u8) -> S::F {
-    let bytes = s.load_u8(from);
+    // SAFETY: the caller promises LANES bytes.
+    let bytes = unsafe { s.load_u8(from) };
     s.to_float(match SIGNED {
         true => s.sar::<24>(s.shl::<24>(bytes)),
         false => bytes,

@@ -70,7 +70,7 @@ impl<'a, T: Element, K: Sink<T>> Encoder<'a, T, K> {
             sharing: self.rows * self.cols,
             params: None,
         };
-        // SAFETY: `new`'s caller vouches for the rows and columns, all of which are measured before they are written.
+        // SAFETY: `new` was promised that x and the sink have these rows and columns. All are measured before any is written.
         unsafe {
             let rows = two_pass::measure_rows(op, self.rows, self.cols);
             let all = two_pass::join_all(&op, &rows);
@@ -81,7 +81,8 @@ impl<'a, T: Element, K: Sink<T>> Encoder<'a, T, K> {
 
     /// A scale for each row.
     fn by_row(&self) -> Vec<ScaleParams> {
-        // SAFETY: the op writes the parameters of every row; `new`'s caller vouches for rows and columns.
+        // SAFETY: `new` was promised that x and the sink have these rows and columns. There is room for the parameters of each
+        // row, and the op writes them all.
         unsafe {
             alloc::build(self.rows, |params| {
                 let op = self.with_params(self.cols, params);
@@ -92,7 +93,7 @@ impl<'a, T: Element, K: Sink<T>> Encoder<'a, T, K> {
 
     /// A scale for each group of neighbours in a row. Rows are not cut: groups need not end where a byte of codes does.
     fn by_group(&self, group: usize) -> Vec<ScaleParams> {
-        // SAFETY: as for `by_row`, with the parameters of every group.
+        // SAFETY: as in `by_row`, with the parameters of every group; the ranges give each row to one thread.
         unsafe {
             alloc::build(self.rows * (self.cols / group), |params| {
                 let op = self.with_params(group, params);
@@ -120,28 +121,33 @@ impl<'a, T: Element, K: Sink<T>> Encoder<'a, T, K> {
     /// The row has these columns, one at least.
     #[inline(always)]
     unsafe fn measure<S: Simd>(&self, s: S, row: usize, cols: Range<usize>) -> Stats {
-        let x = self.x.row(row).add(cols.start);
-        Stats::of(s, self.scheme.levels, x, cols.len())
+        // SAFETY: the caller promises that the row has these columns, one at least.
+        unsafe {
+            let x = self.x.row(row).add(cols.start);
+            Stats::of(s, self.scheme.levels, x, cols.len())
+        }
     }
 
-    /// Encodes columns of a row. What is staged and not yet packed stays in `staging`, for [`Encoder::flush`] or for the next
-    /// columns of the row.
+    /// Encodes columns of the row that is being staged. What is not yet packed stays staged, for [`Encoder::flush`] or for
+    /// the next columns of the row.
     ///
     /// # Safety
-    /// The row has these columns, no other thread writes them, and those since the last multiple of STAGED have been
-    /// encoded with the same staging memory.
+    /// The row is one of the encoder's and has these columns, no other thread writes them, `params` has them, and the
+    /// columns before them since the last multiple of STAGED were encoded with the same `staging`.
     #[inline(always)]
     pub(super) unsafe fn encode<S: Simd, P: RowParams>(
         &self,
         s: S,
-        row: usize,
         cols: Range<usize>,
         params: P,
         staging: &mut Staging,
     ) {
-        match NearestMultiple::new(self.scheme) {
-            Some(rule) => self.encode_by(s, row, cols, params, staging, rule),
-            None => self.encode_by(s, row, cols, params, staging, AnyScheme(*self.scheme)),
+        // SAFETY: both have this function's contract.
+        unsafe {
+            match NearestMultiple::new(self.scheme) {
+                Some(rule) => self.encode_by(s, cols, params, staging, rule),
+                None => self.encode_by(s, cols, params, staging, AnyScheme(*self.scheme)),
+            }
         }
     }
 
@@ -151,13 +157,13 @@ impl<'a, T: Element, K: Sink<T>> Encoder<'a, T, K> {
     unsafe fn encode_by<S: Simd, P: RowParams, R: RoundingRule>(
         &self,
         s: S,
-        row: usize,
         cols: Range<usize>,
         params: P,
         staging: &mut Staging,
         rule: R,
     ) {
-        let (first, staged) = (self.x.row(row), staging.0.as_mut_ptr().cast::<u8>());
+        let row = staging.row;
+        let (first, staged) = (self.x.row(row), staging.codes.as_mut_ptr().cast::<u8>());
         // A copy, because the compiler must assume that writes through the sink's pointer change `self`.
         let (sink, index) = (self.sink, row * self.cols);
         // The next row is measured next. It comes to the cache while this one is encoded.
@@ -175,35 +181,42 @@ impl<'a, T: Element, K: Sink<T>> Encoder<'a, T, K> {
                 col,
                 staged: staged.wrapping_add(col - chunk),
             };
-            for col in (start..whole).step_by(S::LANES) {
-                prefetch(first.wrapping_add(col + ahead));
-                let x = T::load(s, first.add(col));
-                let lanes = params.lanes(s, col, S::LANES);
-                sink.put(s, at(col), S::LANES, rule.encode(s, x, index + col, lanes));
-            }
-            if whole < end {
-                let count = end - whole;
-                let x = T::load_few(s, first.add(whole), count);
-                let lanes = params.lanes(s, whole, count);
-                let encoded = rule.encode(s, x, index + whole, lanes);
-                sink.put(s, at(whole), count, encoded);
-            }
-            if end == chunk + STAGED {
-                sink.flush(row, chunk..end, staged);
+            // SAFETY: x, `params` and the sink have the columns start..end of the row, which are this thread's. Column
+            // `col` < chunk + STAGED is staged at byte `col − chunk` < STAGED, and a chunk that ends here has been put
+            // from its first column on, by this call or by those before.
+            unsafe {
+                for col in (start..whole).step_by(S::LANES) {
+                    prefetch(first.wrapping_add(col + ahead));
+                    let x = T::load(s, first.add(col));
+                    let lanes = params.lanes(s, col, S::LANES);
+                    sink.put(s, at(col), S::LANES, rule.encode(s, x, index + col, lanes));
+                }
+                if whole < end {
+                    let count = end - whole;
+                    let x = T::load_few(s, first.add(whole), count);
+                    let lanes = params.lanes(s, whole, count);
+                    let encoded = rule.encode(s, x, index + whole, lanes);
+                    sink.put(s, at(whole), count, encoded);
+                }
+                if end == chunk + STAGED {
+                    sink.flush(row, chunk..end, staged);
+                }
             }
             start = end;
         }
     }
 
-    /// Packs what is left in the staging memory after the columns up to `end` have been encoded.
+    /// Packs what is still staged after the columns up to `end` have been encoded.
     ///
     /// # Safety
-    /// As for [`Encoder::encode`].
+    /// As for [`Encoder::encode`], which has been called for the columns from the last multiple of STAGED up to `end`.
     #[inline(always)]
-    pub(super) unsafe fn flush(&self, row: usize, end: usize, staging: &Staging) {
+    pub(super) unsafe fn flush(&self, end: usize, staging: &Staging) {
         let start = end / STAGED * STAGED;
         if start < end {
-            self.sink.flush(row, start..end, staging.0.as_ptr().cast());
+            let staged = staging.codes.as_ptr().cast();
+            // SAFETY: start is a multiple of STAGED, and the caller has put all columns from there on.
+            unsafe { self.sink.flush(staging.row, start..end, staged) };
         }
     }
 
@@ -222,12 +235,18 @@ impl<'a, T: Element, K: Sink<T>> Encoder<'a, T, K> {
 }
 
 /// Codes of STAGED columns of a row, one to a byte, that wait to be packed.
-pub(super) struct Staging(MaybeUninit<[u8; STAGED]>);
+pub(super) struct Staging {
+    row: usize,
+    codes: MaybeUninit<[u8; STAGED]>,
+}
 
 impl Staging {
     #[inline(always)]
-    pub(super) fn new() -> Self {
-        Staging(MaybeUninit::uninit())
+    pub(super) fn new(row: usize) -> Self {
+        Staging {
+            row,
+            codes: MaybeUninit::uninit(),
+        }
     }
 }
 
@@ -254,12 +273,13 @@ impl<T: Element, K: Sink<T>> EncodeRow<'_, T, K> {
     /// The parameters of a group with these statistics, which are kept if rows have their own.
     ///
     /// # Safety
-    /// The group counts those of all rows, and no other thread has it.
+    /// The tensor has this group, counted through all rows, and no other thread has it.
     #[inline(always)]
     unsafe fn params(&self, group: Option<usize>, stats: Stats) -> ScaleParams {
         let params = ScaleParams::new(self.encoder.scheme, stats, self.sharing);
         if let (Some(group), Some(to)) = (group, self.params) {
-            to.get().add(group).write(params);
+            // SAFETY: `with_params` was promised room for each group of each row, and this one is the caller's alone.
+            unsafe { to.get().add(group).write(params) };
         }
         params
     }
@@ -267,7 +287,7 @@ impl<T: Element, K: Sink<T>> EncodeRow<'_, T, K> {
 
 impl<T: Element, K: Sink<T>> TwoPassRow for EncodeRow<'_, T, K> {
     type Stat = Stats;
-    /// Blocks end where staged columns do.
+    /// Blocks end where staged columns do, and so with a whole byte; near the 16 K columns that other ops have.
     const BLOCK: usize = 25 * STAGED;
 
     fn cost(cols: usize) -> usize {
@@ -276,7 +296,8 @@ impl<T: Element, K: Sink<T>> TwoPassRow for EncodeRow<'_, T, K> {
 
     #[inline(always)]
     unsafe fn measure<S: Simd>(&self, s: S, row: usize, cols: Range<usize>) -> Stats {
-        self.encoder.measure(s, row, cols)
+        // SAFETY: the op is made for the encoder's rows and columns, so the row has these, and no range is empty.
+        unsafe { self.encoder.measure(s, row, cols) }
     }
 
     fn join(&self, a: Stats, b: Stats) -> Stats {
@@ -285,24 +306,32 @@ impl<T: Element, K: Sink<T>> TwoPassRow for EncodeRow<'_, T, K> {
 
     #[inline(always)]
     unsafe fn apply<S: Simd>(&self, s: S, row: usize, cols: Range<usize>, stats: Stats) {
-        // Of the threads that encode a row's blocks, the first block's keeps the parameters.
-        let params = self.params((cols.start == 0).then_some(row), stats);
-        let mut staging = Staging::new();
+        let mut staging = Staging::new(row);
         let end = cols.end;
-        self.encoder.encode(s, row, cols, params, &mut staging);
-        self.encoder.flush(row, end, &staging);
+        // SAFETY: the caller gives this thread these columns of a row of the encoder's. A block begins with a multiple of
+        // STAGED, so that no columns before it are staged. Only an op whose groups are rows is applied to blocks, and of the
+        // threads that encode a row's blocks only the first block's keeps the parameters.
+        unsafe {
+            let params = self.params((cols.start == 0).then_some(row), stats);
+            self.encoder.encode(s, cols, params, &mut staging);
+            self.encoder.flush(end, &staging);
+        }
     }
 
     #[inline(always)]
     unsafe fn process_row<S: Simd>(&self, s: S, row: usize, cols: usize, _: *mut f32) {
-        let mut staging = Staging::new();
+        let mut staging = Staging::new(row);
         let groups = cols / self.group;
-        for n in 0..groups {
-            let cols = n * self.group..(n + 1) * self.group;
-            let stats = self.encoder.measure(s, row, cols.clone());
-            let params = self.params(Some(row * groups + n), stats);
-            self.encoder.encode(s, row, cols, params, &mut staging);
+        // SAFETY: the caller gives this thread the whole row, one of the encoder's. Its groups, n < cols / group, cover it in
+        // order, so that all columns before those of a group were encoded with the same staging memory.
+        unsafe {
+            for n in 0..groups {
+                let cols = n * self.group..(n + 1) * self.group;
+                let stats = self.encoder.measure(s, row, cols.clone());
+                let params = self.params(Some(row * groups + n), stats);
+                self.encoder.encode(s, cols, params, &mut staging);
+            }
+            self.encoder.flush(cols, &staging);
         }
-        self.encoder.flush(row, cols, &staging);
     }
 }

@@ -38,7 +38,7 @@ mod rounding;
 mod sink;
 mod statistics;
 
-pub use decode::{dequantize, Decoder};
+pub use decode::{dequantize, elements, Decoder};
 pub use statistics::{AbsMax, Sums};
 
 use crate::cpu::element::Element;

@@ -11,12 +11,19 @@ use crate::quant::{Levels, Scheme};
 /// `Affine` levels divide by the scale instead. The code of `Sign` levels is whether x is above the bias, which is not part
 /// of the value.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ScaleParams {
-    pub(super) inverse_scale: f32,
-    pub(super) zero: f32,
-    pub(super) bias: f32,
-    pub(super) scale: f32,
+pub(super) struct Params<V> {
+    pub(super) inverse_scale: V,
+    pub(super) zero: V,
+    pub(super) bias: V,
+    pub(super) scale: V,
 }
+
+/// The parameters of one scale.
+pub(super) type ScaleParams = Params<f32>;
+/// The parameters of each lane of a vector.
+pub(super) type ParamLanes<S> = Params<<S as Simd>::F>;
+/// The parameters of every column.
+pub(super) type ColumnParams = Params<Vec<f32>>;
 
 impl ScaleParams {
     /// From the statistics of all `n` elements that share the scale.
@@ -61,7 +68,7 @@ impl ScaleParams {
                 (0.0, 0.0, bias, scale)
             }
         };
-        ScaleParams {
+        Params {
             inverse_scale,
             zero,
             bias,
@@ -78,7 +85,7 @@ impl ScaleParams {
             Levels::ZeroPoint { .. } => (offset, 0.0, scale),
             Levels::Affine { .. } => (0.0, offset, scale),
         };
-        ScaleParams {
+        Params {
             inverse_scale: 0.0,
             zero,
             bias,
@@ -96,19 +103,10 @@ impl ScaleParams {
     }
 }
 
-/// The fields of [`ScaleParams`] for each lane of a vector.
-#[derive(Clone, Copy)]
-pub(super) struct ParamLanes<S: Simd> {
-    pub(super) inverse_scale: S::F,
-    pub(super) zero: S::F,
-    pub(super) bias: S::F,
-    pub(super) scale: S::F,
-}
-
-impl<S: Simd> ParamLanes<S> {
+impl<V: Copy> Params<V> {
     /// `(code − zero) · scale + bias`
     #[inline(always)]
-    pub(super) fn value(&self, s: S, codes: S::F) -> S::F {
+    pub(super) fn value<S: Simd<F = V>>(&self, s: S, codes: V) -> V {
         s.add(s.mul(s.sub(codes, self.zero), self.scale), self.bias)
     }
 }
@@ -126,7 +124,7 @@ pub(super) trait RowParams: Copy {
 impl RowParams for ScaleParams {
     #[inline(always)]
     unsafe fn lanes<S: Simd>(&self, s: S, _: usize, _: usize) -> ParamLanes<S> {
-        ParamLanes {
+        Params {
             inverse_scale: s.splat(self.inverse_scale),
             zero: s.splat(self.zero),
             bias: s.splat(self.bias),
@@ -135,22 +133,14 @@ impl RowParams for ScaleParams {
     }
 }
 
-/// Parameters of every column, as one vector for each field.
-pub(super) struct ColumnParams {
-    inverse_scales: Vec<f32>,
-    zeros: Vec<f32>,
-    biases: Vec<f32>,
-    scales: Vec<f32>,
-}
-
 impl ColumnParams {
     pub(super) fn new(columns: &[ScaleParams]) -> Self {
         let field = |of: fn(&ScaleParams) -> f32| columns.iter().map(of).collect();
-        ColumnParams {
-            inverse_scales: field(|p| p.inverse_scale),
-            zeros: field(|p| p.zero),
-            biases: field(|p| p.bias),
-            scales: field(|p| p.scale),
+        Params {
+            inverse_scale: field(|p| p.inverse_scale),
+            zero: field(|p| p.zero),
+            bias: field(|p| p.bias),
+            scale: field(|p| p.scale),
         }
     }
 }
@@ -158,13 +148,16 @@ impl ColumnParams {
 impl RowParams for &ColumnParams {
     #[inline(always)]
     unsafe fn lanes<S: Simd>(&self, s: S, col: usize, count: usize) -> ParamLanes<S> {
-        debug_assert!(col + count.min(S::LANES) <= self.scales.len());
-        let field = |values: &Vec<f32>| f32::load_upto(s, values.as_ptr().add(col), count);
-        ParamLanes {
-            inverse_scale: field(&self.inverse_scales),
-            zero: field(&self.zeros),
-            bias: field(&self.biases),
-            scale: field(&self.scales),
+        debug_assert!(col + count.min(S::LANES) <= self.scale.len());
+        // SAFETY: the row has `count` columns from `col` on, or LANES if `count` is more, and `new` filled every field for
+        // each column.
+        let field =
+            |values: &Vec<f32>| unsafe { f32::load_upto(s, values.as_ptr().add(col), count) };
+        Params {
+            inverse_scale: field(&self.inverse_scale),
+            zero: field(&self.zero),
+            bias: field(&self.bias),
+            scale: field(&self.scale),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Rounding rules: a vector of elements to codes.
 
-use super::params::ParamLanes;
+use super::params::{ParamLanes, Params};
 use crate::cpu::simd::{Simd, MAX_LANES};
 use crate::philox;
 use crate::quant::{Levels, Rounding, Scheme};
@@ -69,7 +69,7 @@ pub(super) struct AnyScheme(pub(super) Scheme);
 impl RoundingRule for AnyScheme {
     #[inline(always)]
     fn encode<S: Simd>(self, s: S, x: S::F, index: usize, params: ParamLanes<S>) -> Encoded<S> {
-        let ParamLanes {
+        let Params {
             inverse_scale,
             zero,
             bias,
@@ -82,7 +82,7 @@ impl RoundingRule for AnyScheme {
                     codes: s.select(s.lt(bias, x), one, none),
                     positions: s.add(s.div(x, scale), zero),
                     // The bias was the threshold of the sign; it is not part of the value.
-                    params: ParamLanes {
+                    params: Params {
                         bias: none,
                         ..params
                     },

@@ -59,11 +59,10 @@ impl<'a> PackedCodes<'a> {
         }
     }
 
-    /// # Safety
-    /// The row and the byte lie in the output.
+    /// Where a byte of a row goes.
     #[inline(always)]
-    unsafe fn byte(&self, row: usize, byte: usize) -> *mut u8 {
-        self.to.get().add(row * self.row_bytes + byte)
+    fn byte(&self, row: usize, byte: usize) -> *mut u8 {
+        self.to.get().wrapping_add(row * self.row_bytes + byte)
     }
 }
 
@@ -76,12 +75,16 @@ impl<T: Element> Sink<T> for PackedCodes<'_> {
             true => at.staged,
             false => self.byte(at.row, at.col),
         };
-        if count >= S::LANES {
-            return s.store_u8(to, bits);
+        // SAFETY: the caller gives this thread `count` columns from `at.col` on. Without staging a column is a byte of the
+        // output, which `new` was promised room for; with staging `at.staged` has a byte for each. `few` has room for LANES.
+        unsafe {
+            if count >= S::LANES {
+                return s.store_u8(to, bits);
+            }
+            let mut few = [0; MAX_LANES];
+            s.store_u8(few.as_mut_ptr(), bits);
+            std::ptr::copy_nonoverlapping(few.as_ptr(), to, count);
         }
-        let mut few = [0; MAX_LANES];
-        s.store_u8(few.as_mut_ptr(), bits);
-        std::ptr::copy_nonoverlapping(few.as_ptr(), to, count);
     }
 
     unsafe fn flush(&self, row: usize, cols: Range<usize>, staged: *const u8) {
@@ -89,15 +92,15 @@ impl<T: Element> Sink<T> for PackedCodes<'_> {
             return;
         }
         let bytes = self.scheme.row_bytes(cols.len());
+        let to = self.byte(row, cols.start / self.scheme.per_byte());
         // SAFETY: all `cols.len()` staged codes have been put. `cols.start` is a multiple of STAGED and so of the codes of a
         // byte, so the bytes are those of these columns alone, and they end with the row at the latest.
-        let (codes, to) = (
-            std::slice::from_raw_parts(staged, cols.len()),
-            std::slice::from_raw_parts_mut(
-                self.byte(row, cols.start / self.scheme.per_byte()),
-                bytes,
-            ),
-        );
+        let (codes, to) = unsafe {
+            (
+                std::slice::from_raw_parts(staged, cols.len()),
+                std::slice::from_raw_parts_mut(to, bytes),
+            )
+        };
         quant::pack(self.scheme, codes, to);
     }
 }
@@ -120,12 +123,28 @@ impl<T> Values<T> {
     }
 }
 
+impl<T: Element> Values<T> {
+    /// Writes `values` to `count` columns, or LANES if `count` is more.
+    ///
+    /// # Safety
+    /// As for [`Sink::put`].
+    #[inline(always)]
+    unsafe fn store<S: Simd>(&self, s: S, at: RowCursor, count: usize, values: S::F) {
+        // SAFETY: `new` was promised `cols` elements for each row that is put, and the caller gives this thread the
+        // columns from `at.col` on.
+        unsafe {
+            let to = self.to.get().add(at.row * self.cols + at.col);
+            T::store_upto(s, to, count, values);
+        }
+    }
+}
+
 impl<T: Element> Sink<T> for Values<T> {
     #[inline(always)]
     unsafe fn put<S: Simd>(&self, s: S, at: RowCursor, count: usize, encoded: Encoded<S>) {
         let values = encoded.params.value(s, encoded.codes);
-        let to = self.to.get().add(at.row * self.cols + at.col);
-        T::store_upto(s, to, count, values);
+        // SAFETY: the caller keeps the contract of `put`, which is that of `store`.
+        unsafe { self.store(s, at, count, values) }
     }
 }
 
@@ -149,7 +168,8 @@ impl<'a, T> ClippedGrad<'a, T> {
     ) -> Self {
         ClippedGrad {
             g,
-            to: Values::new(to, cols),
+            // SAFETY: the caller promises the same of `to`.
+            to: unsafe { Values::new(to, cols) },
             lowest: scheme.min_code() as f32 - 0.5,
             highest: scheme.max_code() as f32 + 0.5,
         }
@@ -159,14 +179,15 @@ impl<'a, T> ClippedGrad<'a, T> {
 impl<T: Element> Sink<T> for ClippedGrad<'_, T> {
     #[inline(always)]
     unsafe fn put<S: Simd>(&self, s: S, at: RowCursor, count: usize, encoded: Encoded<S>) {
-        let g = T::load_upto(s, self.g.row(at.row).add(at.col), count);
+        // SAFETY: `new` was promised that g has the rows that are put, and the columns of a row are `count` from `at.col` on.
+        let g = unsafe { T::load_upto(s, self.g.row(at.row).add(at.col), count) };
         let zero = s.splat(0.0);
         let v = encoded.positions;
         let g = s.select(s.lt(v, s.splat(self.lowest)), zero, g);
         let g = s.select(s.lt(s.splat(self.highest), v), zero, g);
         // No gradient where the position is NaN.
         let g = s.select(s.eq(v, v), g, zero);
-        let to = self.to.to.get().add(at.row * self.to.cols + at.col);
-        T::store_upto(s, to, count, g);
+        // SAFETY: the caller keeps the contract of `put`, which is that of `store`.
+        unsafe { self.to.store(s, at, count, g) };
     }
 }

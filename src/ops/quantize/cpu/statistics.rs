@@ -27,14 +27,19 @@ impl Stats {
         x: *const T,
         n: usize,
     ) -> Self {
-        let first = (*x).widen();
-        Stats(match levels {
-            Levels::Ternary | Levels::Sign { .. } => sums(s, x, n),
-            Levels::Int8 => {
-                let [max] = fold(s, AbsMax { first }, [x], n);
-                [max, 0.0]
+        // SAFETY: the caller promises n ≥ 1 elements, of which this reads the first, and `fold` and `sums` all.
+        Stats(unsafe {
+            let first = (*x).widen();
+            match levels {
+                Levels::Ternary | Levels::Sign { .. } => sums(s, x, n),
+                Levels::Int8 => {
+                    let [max] = fold(s, AbsMax { first }, [x], n);
+                    [max, 0.0]
+                }
+                Levels::ZeroPoint { .. } | Levels::Affine { .. } => {
+                    fold(s, MinMax { first }, [x], n)
+                }
             }
-            Levels::ZeroPoint { .. } | Levels::Affine { .. } => fold(s, MinMax { first }, [x], n),
         })
     }
 
@@ -58,7 +63,8 @@ unsafe fn sums<S: Simd, T: Element>(s: S, x: *const T, n: usize) -> [f32; 2] {
     const PART: usize = 2048;
     let mut totals = [0f64; 2];
     for start in (0..n).step_by(PART) {
-        let part = fold(s, Sums, [x.add(start)], PART.min(n - start));
+        // SAFETY: start < n, and the part ends at n at the latest.
+        let part = unsafe { fold(s, Sums, [x.add(start)], PART.min(n - start)) };
         for (total, sum) in totals.iter_mut().zip(part) {
             *total += f64::from(sum);
         }

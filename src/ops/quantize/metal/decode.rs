@@ -82,15 +82,9 @@ fn params(scheme: &Scheme, sizes: Sizes, codes: &Operand) -> Params {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::Params;
-    use crate::metal::mirror::assert_mirrors;
-
-    #[test]
-    fn params_mirror_the_kernel() {
-        assert_mirrors!(Params => "dequantize" DequantizeParams {
-            cols, bytes, row_scales, scale_cols, bits, flip, offsets, aligned, aligned_codes, zero,
-            scale
-        });
+crate::metal::mirror::assert_mirrors! {
+    Params => "dequantize" DequantizeParams {
+        cols, bytes, row_scales, scale_cols, bits, flip, offsets, aligned, aligned_codes, zero,
+        scale
     }
 }

@@ -132,6 +132,21 @@ impl<'a> Encoder<'a> {
         Launch::new(self.device, &sources::QUANTIZE, &kernel)
     }
 
+    /// A launch of the variant of a sink's kernel, bound to x and to what else the kernel takes an element of for each of x's.
+    fn launch_for<'b>(&'b self, sink: &Sink<'b>, variant: &str) -> Result<Launch<'b>> {
+        let (kernel, second) = match *sink {
+            Sink::Codes(_) => ("fwd", None),
+            // The kernel has a binding for a gradient, which it does not use.
+            Sink::Values => ("fake", Some(&self.x)),
+            Sink::ClippedGrad(g) => ("bwd_x", Some(g)),
+        };
+        let launch = self.launch(&format!("{kernel}_{variant}"))?.input(&self.x);
+        Ok(match second {
+            Some(second) => launch.input(second),
+            None => launch,
+        })
+    }
+
     /// One launch, in which a team measures and encodes the elements that share a scale.
     fn in_one_pass(&self, sink: Sink, out: &Buffer) -> Result<()> {
         let Sizes { scales, len, .. } = self.sizes;
@@ -146,23 +161,10 @@ impl<'a> Encoder<'a> {
             aligned: self.aligned(&sink, scales, len),
             ..self.params(bytes)
         };
+        let launch = self.launch_for(&sink, name)?.output(out);
         let launch = match sink {
-            Sink::Codes(scales) => self
-                .launch(&format!("fwd_{name}"))?
-                .input(&self.x)
-                .output(out)
-                .output(&scales.scales)
-                .output(scales.offsets()),
-            Sink::Values => self
-                .launch(&format!("fake_{name}"))?
-                .input(&self.x)
-                .input(&self.x)
-                .output(out),
-            Sink::ClippedGrad(g) => self
-                .launch(&format!("bwd_x_{name}"))?
-                .input(&self.x)
-                .input(g)
-                .output(out),
+            Sink::Codes(scales) => launch.output(&scales.scales).output(scales.offsets()),
+            _ => launch,
         };
         launch.params(&params).run(grid)
     }
@@ -188,23 +190,11 @@ impl<'a> Encoder<'a> {
             ..self.params(self.scheme.row_bytes(cols))
         };
         let grid = grid::elementwise_rows(rows, cols, self.span(&sink));
-        let launch = match sink {
-            Sink::Codes(_) => self
-                .launch(&format!("fwd_second_pass_{name}"))?
-                .input(&self.x)
-                .input_buffer(&params_of_scales),
-            Sink::Values => self
-                .launch(&format!("fake_second_pass_{name}"))?
-                .input(&self.x)
-                .input(&self.x)
-                .input_buffer(&params_of_scales),
-            Sink::ClippedGrad(g) => self
-                .launch(&format!("bwd_x_second_pass_{name}"))?
-                .input(&self.x)
-                .input(g)
-                .input_buffer(&params_of_scales),
-        };
-        launch.output(out).params(&params).run(grid)
+        self.launch_for(&sink, &format!("second_pass_{name}"))?
+            .input_buffer(&params_of_scales)
+            .output(out)
+            .params(&params)
+            .run(grid)
     }
 
     /// The parameters of all scales, as the second pass reads them. Writes the scales and offsets too.
@@ -329,15 +319,9 @@ fn teams(count: usize, len: usize) -> (u32, grid::Grid) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::Params;
-    use crate::metal::mirror::assert_mirrors;
-
-    #[test]
-    fn params_mirror_the_kernels() {
-        assert_mirrors!(Params => "quantize" QuantizeParams {
-            len, part, parts, scales, team, cols, row_scales, scale_cols, bytes, bits, seed_low,
-            seed_high, stochastic, centred, eps, low, high, aligned, aligned_codes
-        });
+crate::metal::mirror::assert_mirrors! {
+    Params => "quantize" QuantizeParams {
+        len, part, parts, scales, team, cols, row_scales, scale_cols, bytes, bits, seed_low,
+        seed_high, stochastic, centred, eps, low, high, aligned, aligned_codes
     }
 }

@@ -1,7 +1,7 @@
 //! Groups of one vector of codes or more, up to the whole row. A block of x is a record: its scale is the same in all lanes, and
 //! the scale of W is multiplied once for each group.
 
-use super::{Block, Groups};
+use super::{Block, Groups, Lanes};
 use crate::cpu::activation_bytes::RecordLayout;
 use crate::cpu::byte_simd::ByteSimd;
 
@@ -22,16 +22,15 @@ impl LargeGroups {
 
 impl Groups for &LargeGroups {
     #[inline(always)]
-    unsafe fn add_products<B: ByteSimd, const BITS: usize, const R: usize, const O: usize>(
+    fn products<B: ByteSimd, const BITS: usize, const R: usize, const O: usize>(
         self,
-        b: B,
-        block: &Block<'_, O>,
-        totals: &mut [[B::F; O]; R],
-    ) {
-        let (x, values) = (&block.gemv.x, block.gemv.values);
+        block: &Block<'_, B, R, O>,
+    ) -> Lanes<B, R, O> {
+        let (b, x, values) = (block.b, &block.gemv.x, block.gemv.values);
         let (groups, records) = (x.columns.groups(), x.bytes.records());
+        let mut totals = [[b.splat(0.0); O]; R];
         for first in (0..groups).step_by(B::LANES) {
-            block.add_sums(b, first, totals);
+            block.add_sums(first, &mut totals);
         }
         for group in 0..groups {
             let mut sums = [[b.splat(0.0); O]; R];
@@ -40,8 +39,8 @@ impl Groups for &LargeGroups {
                 for (r, scales) in scales.iter_mut().enumerate() {
                     *scales = [b.splat(x.scales[(block.row + r) * records + record]); O];
                 }
-                // SAFETY: the record is one of x's, and the caller promises the rows.
-                unsafe { block.add_vector::<B, BITS, R>(b, record, scales, &mut sums) };
+                // SAFETY: the record is below the number of x's records.
+                unsafe { block.add_vector::<BITS>(record, scales, &mut sums) };
             }
             for (o, of_output) in block.scales.iter().enumerate() {
                 let scale = b.splat(of_output.scales[group] * values.factor);
@@ -50,5 +49,6 @@ impl Groups for &LargeGroups {
                 }
             }
         }
+        totals
     }
 }

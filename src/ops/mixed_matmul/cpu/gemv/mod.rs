@@ -166,18 +166,16 @@ struct GroupScales<'a> {
     offsets: &'a [f32],
 }
 
+/// A vector of floats for each of R rows of x and O rows of W.
+type Lanes<B, const R: usize, const O: usize> = [[<B as ByteSimd>::F; O]; R];
+
 /// How the scales of W's groups meet the products of vectors.
 trait Groups: Copy {
-    /// Adds the products of R rows of x and the O rows of W of `block` to `totals`, lane by lane.
-    ///
-    /// # Safety
-    /// x has R rows from [`Block::row`] on.
-    unsafe fn add_products<B: ByteSimd, const BITS: usize, const R: usize, const O: usize>(
+    /// The products of the rows of x and of W that meet in a block; their lanes are still to be added up.
+    fn products<B: ByteSimd, const BITS: usize, const R: usize, const O: usize>(
         self,
-        b: B,
-        block: &Block<'_, O>,
-        totals: &mut [[B::F; O]; R],
-    );
+        block: &Block<'_, B, R, O>,
+    ) -> Lanes<B, R, O>;
 }
 
 /// Some outputs of all rows, by one thread.
@@ -248,41 +246,41 @@ impl<G: Groups, const BITS: usize> Kernel<'_, G, BITS> {
     #[inline(always)]
     fn block<B: ByteSimd, const R: usize, const O: usize>(&self, b: B, row: usize, output: usize) {
         let Tile { gemv, out, .. } = &self.tile;
-        let block = Block::<O>::new(gemv, row, output);
-        let mut totals = [[b.splat(0.0); O]; R];
-        // SAFETY: `all_rows` takes two rows where x has them, or the last one.
-        unsafe {
-            self.groups
-                .add_products::<B, BITS, R, O>(b, &block, &mut totals)
-        };
+        let block = Block::<B, R, O>::new(b, gemv, row, output);
+        let totals = self.groups.products::<B, BITS, R, O>(&block);
         for (r, totals) in totals.into_iter().enumerate() {
             for (o, total) in totals.into_iter().enumerate() {
                 let mut y = b.reduce_add(total);
                 if !gemv.x.outliers[row + r].is_empty() {
                     y += gemv.outlier_products(row + r, output + o);
                 }
-                // SAFETY: whoever made the tile promised room for every output of every row, of which this is one: x has
-                // the row, as the index above has checked, and the tile's outputs are the GEMV's. They are this thread's.
+                // SAFETY: `Tile::new` was promised room for every output of every row, and that the tile's outputs are this
+                // thread's. x has row + r, which the index above has checked, and output + o is one of the tile's outputs,
+                // because `run` takes O of them only where the tile has O more.
                 unsafe { *out.get().add((row + r) * gemv.outputs + output + o) = y };
             }
         }
     }
 }
 
-/// O rows of W, beginning at one output, and the first of the rows of x that they meet.
-struct Block<'a, const O: usize> {
+/// R rows of x and O rows of W that are multiplied with each other.
+struct Block<'a, B, const R: usize, const O: usize> {
+    b: B,
     gemv: &'a Gemv<'a>,
+    /// The first of the rows of x.
     row: usize,
-    /// The records of that row.
+    /// Its records; those of the other rows follow.
     x: *const u8,
     codes: [*const u8; O],
     scales: [GroupScales<'a>; O],
 }
 
-impl<'a, const O: usize> Block<'a, O> {
+impl<'a, B: ByteSimd, const R: usize, const O: usize> Block<'a, B, R, O> {
     #[inline(always)]
-    fn new(gemv: &'a Gemv<'a>, row: usize, output: usize) -> Self {
+    fn new(b: B, gemv: &'a Gemv<'a>, row: usize, output: usize) -> Self {
+        assert!(row + R <= gemv.x.bytes.rows());
         Block {
+            b,
             gemv,
             row,
             x: gemv.x.bytes.row(row),
@@ -291,15 +289,17 @@ impl<'a, const O: usize> Block<'a, O> {
         }
     }
 
+    /// The part of `per_group`, numbers for each group of each row of x, that is about row r, from group `first` on.
+    #[inline(always)]
+    fn groups_of_row<'v>(&self, per_group: &'v [f32], r: usize, first: usize) -> &'v [f32] {
+        let groups = self.gemv.x.columns.groups();
+        &per_group[(self.row + r) * groups..(self.row + r + 1) * groups][first..]
+    }
+
     /// Adds `base · Σ x` and the center's part of the lower digits, of as many groups as lanes from `first` on.
     #[inline(always)]
-    fn add_sums<B: ByteSimd, const R: usize>(
-        &self,
-        b: B,
-        first: usize,
-        totals: &mut [[B::F; O]; R],
-    ) {
-        let Gemv { values, x, .. } = self.gemv;
+    fn add_sums(&self, first: usize, totals: &mut Lanes<B, R, O>) {
+        let (b, Gemv { values, x, .. }) = (self.b, self.gemv);
         let groups = x.columns.groups();
         for (o, GroupScales { scales, offsets }) in self.scales.iter().enumerate() {
             let (scales, offsets) = (&scales[first..], offsets.get(first..).unwrap_or(&[]));
@@ -314,10 +314,9 @@ impl<'a, const O: usize> Block<'a, O> {
                 base = b.fma(slope, scale, b.mul(b.splat(values.c), offset));
             }
             for (r, totals) in totals.iter_mut().enumerate() {
-                let row = (self.row + r) * groups..(self.row + r + 1) * groups;
-                let sums = b.load_first(&x.sums[row.clone()][first..]);
+                let sums = b.load_first(self.groups_of_row(&x.sums, r, first));
                 // Where the center is not 0, the factor of codes is 1.
-                let corrections = b.load_first(&x.corrections[row][first..]);
+                let corrections = b.load_first(self.groups_of_row(&x.corrections, r, first));
                 totals[o] = b.fma(sums, base, b.fma(corrections, scale, totals[o]));
             }
         }
@@ -326,15 +325,15 @@ impl<'a, const O: usize> Block<'a, O> {
     /// Adds the products of a vector of codes and its record of x, times `scales`.
     ///
     /// # Safety
-    /// x has the record, and R rows from [`Block::row`] on.
+    /// The rows of x have this record.
     #[inline(always)]
-    unsafe fn add_vector<B: ByteSimd, const BITS: usize, const R: usize>(
+    unsafe fn add_vector<const BITS: usize>(
         &self,
-        b: B,
         record: usize,
-        scales: [[B::F; O]; R],
-        sums: &mut [[B::F; O]; R],
+        scales: Lanes<B, R, O>,
+        sums: &mut Lanes<B, R, O>,
     ) {
+        let b = self.b;
         let Gemv {
             weight, codes, x, ..
         } = self.gemv;
@@ -342,8 +341,8 @@ impl<'a, const O: usize> Block<'a, O> {
         // Rows of W are too short for the CPU to predict where the next ones are.
         let ahead = BLOCK_OUTPUTS * codes.row_bytes();
         let (record_bytes, row_bytes) = (record_24_bits(B::WIDTH, 8 / BITS), x.bytes.row_bytes());
-        // SAFETY: the caller promises the record of R rows. Rows of W have as many vectors as those of x have records, and
-        // can be read up to the end of the last one.
+        // SAFETY: x has R rows from `self.row` on, as `new` has checked, and the caller promises that they have the record.
+        // Rows of W have as many vectors as those of x have records, and can be read up to the end of the last one.
         unsafe {
             let bytes = self.x.add(record * record_bytes);
             for o in 0..O {

@@ -10,7 +10,7 @@
 //! vector 3   s6 s6 s6 s6 s7 s7 s7 s7
 //! ```
 
-use super::{Block, Groups};
+use super::{Block, Groups, Lanes};
 use crate::cpu::activation_bytes::RecordLayout;
 use crate::cpu::byte_simd::ByteSimd;
 use crate::cpu::simd::MAX_LANES;
@@ -48,23 +48,22 @@ impl SmallGroups {
 
 impl Groups for &SmallGroups {
     #[inline(always)]
-    unsafe fn add_products<B: ByteSimd, const BITS: usize, const R: usize, const O: usize>(
+    fn products<B: ByteSimd, const BITS: usize, const R: usize, const O: usize>(
         self,
-        b: B,
-        block: &Block<'_, O>,
-        totals: &mut [[B::F; O]; R],
-    ) {
-        let (x, values) = (&block.gemv.x, block.gemv.values);
+        block: &Block<'_, B, R, O>,
+    ) -> Lanes<B, R, O> {
+        let (b, x, values) = (block.b, &block.gemv.x, block.gemv.values);
         let groups = x.columns.groups();
+        let mut totals = [[b.splat(0.0); O]; R];
         for first in (0..groups).step_by(B::LANES) {
-            block.add_sums(b, first, totals);
+            block.add_sums(first, &mut totals);
             let mut products = [[b.splat(0.0); O]; R];
             for (o, of_output) in block.scales.iter().enumerate() {
                 let scales = b.load_first(&of_output.scales[first..]);
                 let scales = b.mul(scales, b.splat(values.factor));
                 for (r, products) in products.iter_mut().enumerate() {
-                    let row = (block.row + r) * groups..(block.row + r + 1) * groups;
-                    products[o] = b.mul(scales, b.load_first(&x.scales[row][first..]));
+                    let x_scales = b.load_first(block.groups_of_row(&x.scales, r, first));
+                    products[o] = b.mul(scales, x_scales);
                 }
             }
             let vectors = (groups - first).min(B::LANES).div_ceil(self.per_vector);
@@ -76,9 +75,10 @@ impl Groups for &SmallGroups {
                         *scale = b.permute(*scale, &permutation.0);
                     }
                 }
-                // SAFETY: the record has one of the row's groups, so it is one of x's, and the caller promises the rows.
-                unsafe { block.add_vector::<B, BITS, R>(b, record, scales, totals) };
+                // SAFETY: the record has one of the row's groups, so it is one of x's.
+                unsafe { block.add_vector::<BITS>(record, scales, &mut totals) };
             }
         }
+        totals
     }
 }
