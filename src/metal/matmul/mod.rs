@@ -25,12 +25,8 @@ use std::sync::Arc;
 
 pub type Arg<'a> = crate::op::Arg<'a, MetalStorage>;
 
-/// More rows are a matter for GEMM.
+/// Rows of x that the GEMV takes at most: the largest R that `linear_gemv` is instantiated for.
 const MAX_ROWS: usize = 8;
-/// Outputs of a simdgroup of the GEMV, and simdgroups of its threadgroups, which read x once for all their outputs.
-const GEMV_OUTPUTS: usize = 4;
-const GEMV_SIMDGROUPS: usize = 8;
-const TILE: usize = 32;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -176,13 +172,17 @@ impl<'a> Product<'a> {
 
     /// For few rows: W is read once.
     pub fn gemv(&self, variant: &str, out: &Buffer) -> Result<()> {
+        /// Outputs of a simdgroup: `GEMV_OUTPUTS` in the kernel.
+        const OUTPUTS: usize = 4;
+        /// Simdgroups of a threadgroup, which reads x once for the 32 outputs of all of them.
+        const SIMDGROUPS: usize = 8;
         let [u, b] = [0, 1].map(|i| self.low.map(|low| &low[i].operand));
         let most = match self.x.layout.rows {
             0 | 1 => 1,
             2..=4 => 4,
             _ => MAX_ROWS,
         };
-        let simdgroups = self.w.layout.rows.div_ceil(GEMV_OUTPUTS);
+        let simdgroups = self.w.layout.rows.div_ceil(OUTPUTS);
         self.launch(&format!("gemv{variant}_{most}"))?
             .input(&self.x.operand)
             .input(&self.w.operand)
@@ -191,11 +191,13 @@ impl<'a> Product<'a> {
             .input_or(self.bias, &self.w.operand)
             .output(out)
             .params(&self.params())
-            .run(grid::row_per_simdgroup(simdgroups, GEMV_SIMDGROUPS))
+            .run(grid::row_per_simdgroup(simdgroups, SIMDGROUPS))
     }
 
     /// For many rows. The base may be what `out` holds.
     pub fn tiles(&self, variant: &str, out: &Buffer) -> Result<()> {
+        /// Rows and outputs of a tile: `TILE` in the kernel.
+        const TILE: usize = 32;
         debug_assert!(self.act == Act::Identity && self.low.is_none());
         self.launch(&format!("tile{variant}"))?
             .input(&self.x.operand)

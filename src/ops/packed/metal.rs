@@ -68,13 +68,16 @@ impl<'a> PackedProduct<'a> {
     pub fn params(&self, x: MatrixLayout) -> ProductParams {
         let row_bytes = self.scheme.row_bytes(self.cols);
         let aligned = self.codes.is_aligned(4) && row_bytes.is_multiple_of(4);
+        let [x_row, x_col] = [x.row, x.col].map(|stride| stride as u64);
+        let sizes = [x.rows, self.outputs, self.cols, row_bytes];
+        let [rows, outputs, cols, row_bytes] = sizes.map(|size| size as u32);
         ProductParams {
-            x_row: x.row as u64,
-            x_col: x.col as u64,
-            rows: x.rows as u32,
-            outputs: self.outputs as u32,
-            cols: self.cols as u32,
-            row_bytes: row_bytes as u32,
+            x_row,
+            x_col,
+            rows,
+            outputs,
+            cols,
+            row_bytes,
             has_bias: self.bias.is_some().into(),
             aligned: aligned.into(),
         }

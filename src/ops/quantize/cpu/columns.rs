@@ -17,7 +17,8 @@ use std::ops::Range;
 pub(super) fn run<T: Element, K: Sink<T>>(encoder: &Encoder<T, K>) -> Vec<ScaleParams> {
     let (rows, cols) = encoder.size();
     let scheme = encoder.scheme();
-    let stats = measure(scheme.levels, encoder.x(), rows, cols);
+    // SAFETY: an encoder's x has its rows and columns.
+    let stats = unsafe { measure(scheme.levels, encoder.x(), rows, cols) };
     let params = |&stats: &Stats| ScaleParams::new(scheme, stats, rows);
     let params: Vec<ScaleParams> = stats.iter().map(params).collect();
     let columns = &ColumnParams::new(&params);
@@ -70,27 +71,35 @@ impl<T: Element, K: Sink<T>> Kernel for EncodeRows<'_, T, K> {
 }
 
 /// The statistics of each column. Threads share the columns, and each reads its columns row by row.
-fn measure<T: Element>(levels: Levels, x: &RowView<T>, rows: usize, cols: usize) -> Vec<Stats> {
+///
+/// # Safety
+/// x has `rows` rows of `cols` columns.
+unsafe fn measure<T: Element>(
+    levels: Levels,
+    x: &RowView<T>,
+    rows: usize,
+    cols: usize,
+) -> Vec<Stats> {
     let mut stats = [vec![0.0; cols], vec![0.0; cols]];
     let to = stats.each_mut().map(|stat| Shared::new(stat.as_mut_ptr()));
     parallel::ranges(cols, COST * rows, MAX_LANES, |cols| {
-        // SAFETY: the ranges are disjoint parts of `0..cols`, for which both vectors have a number each, and `x` has as many
-        // columns.
-        unsafe {
-            let part = |to: Shared<f32>| {
-                std::slice::from_raw_parts_mut(to.get().add(cols.start), cols.len())
-            };
-            dispatch(MeasureColumns::new(
-                levels,
-                (x, rows, cols.start),
-                to.map(part),
-            ))
-        }
+        // SAFETY: the ranges are disjoint parts of `0..cols`, for which both vectors have a number each.
+        let to = to.map(|to| unsafe {
+            std::slice::from_raw_parts_mut(to.get().add(cols.start), cols.len())
+        });
+        dispatch(MeasureColumns {
+            levels,
+            x,
+            rows,
+            first: cols.start,
+            to,
+        })
     });
     let [a, b] = stats;
     a.into_iter().zip(b).map(|(a, b)| Stats([a, b])).collect()
 }
 
+/// Made by [`measure`] alone: x has `rows` rows, with the columns from `first` on that both slices are about.
 struct MeasureColumns<'a, T> {
     levels: Levels,
     x: &'a RowView<'a, T>,
@@ -98,24 +107,6 @@ struct MeasureColumns<'a, T> {
     first: usize,
     /// The two statistics of the columns from `first` on.
     to: [&'a mut [f32]; 2],
-}
-
-impl<'a, T> MeasureColumns<'a, T> {
-    /// # Safety
-    /// x has `rows` rows, with columns from `first` on for both slices of `to`, which are of one length.
-    unsafe fn new(
-        levels: Levels,
-        (x, rows, first): (&'a RowView<'a, T>, usize, usize),
-        to: [&'a mut [f32]; 2],
-    ) -> Self {
-        MeasureColumns {
-            levels,
-            x,
-            rows,
-            first,
-            to,
-        }
-    }
 }
 
 impl<T: Element> Kernel for MeasureColumns<'_, T> {
@@ -147,8 +138,8 @@ impl<T: Element> MeasureColumns<'_, T> {
         let mut part = vec![F::START; N * width];
         for rows in (0..self.rows).step_by(PART) {
             part.fill(F::START);
-            // SAFETY: `new` was promised that x has `width` columns from `first` on in each of `rows` rows. i < width, and
-            // nothing is read or written beyond `left = width − i` elements of x, of `to[n]` or of statistic n in `part`.
+            // SAFETY: x has `width` columns from `first` on in each of `rows` rows. i < width, and nothing is read or written
+            // beyond `left = width − i` elements of x, of `to[n]` or of statistic n in `part`.
             unsafe {
                 for row in rows..self.rows.min(rows + PART) {
                     let x = self.x.row(row).add(self.first);

@@ -10,11 +10,6 @@ use candle_core::{DType, MetalDevice, Result};
 use candle_metal_kernels::metal::Buffer;
 use std::sync::Arc;
 
-/// Up to this many elements that share a scale go to lanes of one simdgroup, more of them to a threadgroup.
-const SIMD_LEN: usize = 1024;
-/// Simdgroups of a threadgroup that computes parameters, one scale for each simdgroup.
-const SIMDGROUPS: usize = 8;
-
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Params {
@@ -199,6 +194,8 @@ impl<'a> Encoder<'a> {
 
     /// The parameters of all scales, as the second pass reads them. Writes the scales and offsets too.
     fn measure(&self, to: &ScaleBuffers, (parts, part): (usize, usize)) -> Result<Arc<Buffer>> {
+        /// Simdgroups of a threadgroup that computes parameters, those of one scale each.
+        const SIMDGROUPS: usize = 8;
         let Sizes {
             cols, scales, len, ..
         } = self.sizes;
@@ -308,6 +305,9 @@ fn levels_name(levels: Levels) -> &'static str {
 
 /// Threads of a team, 0 for a whole threadgroup, and the grid of `count` teams of `len` elements each.
 fn teams(count: usize, len: usize) -> (u32, grid::Grid) {
+    /// Up to this many elements that share a scale go to lanes of one simdgroup, four spans of eight to each of 32 lanes.
+    /// More of them go to a threadgroup.
+    const SIMD_LEN: usize = 1024;
     let span = span(Packing::Bits);
     match len <= SIMD_LEN {
         true => {

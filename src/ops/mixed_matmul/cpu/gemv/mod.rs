@@ -117,12 +117,8 @@ impl<'a> Gemv<'a> {
         // In the units of `parallel`: four multiplications and additions are a cheap element, 16 is for the sums of an output.
         let cost = (self.weight.cols / 4 + 16) * self.x.bytes.rows();
         parallel::ranges(self.outputs, cost, BLOCK_OUTPUTS, |outputs| {
-            // SAFETY: the caller promises the room, and ranges are disjoint.
-            let tile = unsafe { Tile::new(self, outputs, out) };
-            match &self.groups {
-                GroupKind::Small(groups) => tile.run(groups),
-                GroupKind::Large(groups) => tile.run(groups),
-            }
+            // SAFETY: the caller promises room for every output of every row, and the ranges are disjoint.
+            unsafe { Tile::new(self, outputs, out) }.run();
         });
     }
 
@@ -169,15 +165,6 @@ struct GroupScales<'a> {
 /// A vector of floats for each of R rows of x and O rows of W.
 type Lanes<B, const R: usize, const O: usize> = [[<B as ByteSimd>::F; O]; R];
 
-/// How the scales of W's groups meet the products of vectors.
-trait Groups: Copy {
-    /// The products of the rows of x and of W that meet in a block; their lanes are still to be added up.
-    fn products<B: ByteSimd, const BITS: usize, const R: usize, const O: usize>(
-        self,
-        block: &Block<'_, B, R, O>,
-    ) -> Lanes<B, R, O>;
-}
-
 /// Some outputs of all rows, by one thread.
 struct Tile<'a> {
     gemv: &'a Gemv<'a>,
@@ -193,28 +180,24 @@ impl<'a> Tile<'a> {
         Tile { gemv, outputs, out }
     }
 
-    fn run<G: Groups>(self, groups: G) {
-        let tile = self;
-        match tile.gemv.weight.scheme.bits() {
-            1 => dispatch_bytes(Kernel::<G, 1> { tile, groups }),
-            2 => dispatch_bytes(Kernel::<G, 2> { tile, groups }),
-            4 => dispatch_bytes(Kernel::<G, 4> { tile, groups }),
-            _ => dispatch_bytes(Kernel::<G, 8> { tile, groups }),
+    fn run(self) {
+        match self.gemv.weight.scheme.bits() {
+            1 => dispatch_bytes(Kernel::<1>(self)),
+            2 => dispatch_bytes(Kernel::<2>(self)),
+            4 => dispatch_bytes(Kernel::<4>(self)),
+            _ => dispatch_bytes(Kernel::<8>(self)),
         }
     }
 }
 
 /// A tile of codes of BITS bits.
-struct Kernel<'a, G, const BITS: usize> {
-    tile: Tile<'a>,
-    groups: G,
-}
+struct Kernel<'a, const BITS: usize>(Tile<'a>);
 
-impl<G: Groups, const BITS: usize> ByteKernel for Kernel<'_, G, BITS> {
+impl<const BITS: usize> ByteKernel for Kernel<'_, BITS> {
     #[inline(always)]
     fn run<B: ByteSimd>(self, b: B) {
-        assert_eq!(B::WIDTH, self.tile.gemv.x.columns.record.width);
-        let outputs = self.tile.outputs.clone();
+        assert_eq!(B::WIDTH, self.0.gemv.x.columns.record.width);
+        let outputs = self.0.outputs.clone();
         let whole = outputs.start + outputs.len() / BLOCK_OUTPUTS * BLOCK_OUTPUTS;
         for output in (outputs.start..whole).step_by(BLOCK_OUTPUTS) {
             self.all_rows::<B, BLOCK_OUTPUTS>(b, output);
@@ -225,12 +208,12 @@ impl<G: Groups, const BITS: usize> ByteKernel for Kernel<'_, G, BITS> {
     }
 }
 
-impl<G: Groups, const BITS: usize> Kernel<'_, G, BITS> {
+impl<const BITS: usize> Kernel<'_, BITS> {
     /// All rows of x times O rows of W. Two rows of x at a time take two rows of W, for there are registers for four sums; a
     /// single row of W takes one row of x at a time, so that no block is compiled for it alone.
     #[inline(always)]
     fn all_rows<B: ByteSimd, const O: usize>(&self, b: B, output: usize) {
-        let rows = self.tile.gemv.x.bytes.rows();
+        let rows = self.0.gemv.x.bytes.rows();
         let pairs = if O > 1 { rows / 2 * 2 } else { 0 };
         for row in (0..pairs).step_by(2) {
             for output in (output..output + O).step_by(2) {
@@ -245,9 +228,8 @@ impl<G: Groups, const BITS: usize> Kernel<'_, G, BITS> {
     /// R rows of x times O rows of W.
     #[inline(always)]
     fn block<B: ByteSimd, const R: usize, const O: usize>(&self, b: B, row: usize, output: usize) {
-        let Tile { gemv, out, .. } = &self.tile;
-        let block = Block::<B, R, O>::new(b, gemv, row, output);
-        let totals = self.groups.products::<B, BITS, R, O>(&block);
+        let Tile { gemv, out, .. } = &self.0;
+        let totals = Block::<B, R, O>::new(b, gemv, row, output).products::<BITS>();
         for (r, totals) in totals.into_iter().enumerate() {
             for (o, total) in totals.into_iter().enumerate() {
                 let mut y = b.reduce_add(total);
@@ -286,6 +268,15 @@ impl<'a, B: ByteSimd, const R: usize, const O: usize> Block<'a, B, R, O> {
             x: gemv.x.bytes.row(row),
             codes: std::array::from_fn(|o| gemv.codes.row(output + o)),
             scales: std::array::from_fn(|o| gemv.group_scales(output + o)),
+        }
+    }
+
+    /// The products of the rows of x and of W; their lanes are still to be added up.
+    #[inline(always)]
+    fn products<const BITS: usize>(&self) -> Lanes<B, R, O> {
+        match &self.gemv.groups {
+            GroupKind::Small(kind) => self.small_groups::<BITS>(kind),
+            GroupKind::Large(kind) => self.large_groups::<BITS>(kind),
         }
     }
 

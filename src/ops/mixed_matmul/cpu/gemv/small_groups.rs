@@ -10,7 +10,7 @@
 //! vector 3   s6 s6 s6 s6 s7 s7 s7 s7
 //! ```
 
-use super::{Block, Groups, Lanes};
+use super::{Block, Lanes};
 use crate::cpu::activation_bytes::RecordLayout;
 use crate::cpu::byte_simd::ByteSimd;
 use crate::cpu::simd::MAX_LANES;
@@ -46,29 +46,27 @@ impl SmallGroups {
     }
 }
 
-impl Groups for &SmallGroups {
+impl<B: ByteSimd, const R: usize, const O: usize> Block<'_, B, R, O> {
+    /// [`Block::products`] for small groups.
     #[inline(always)]
-    fn products<B: ByteSimd, const BITS: usize, const R: usize, const O: usize>(
-        self,
-        block: &Block<'_, B, R, O>,
-    ) -> Lanes<B, R, O> {
-        let (b, x, values) = (block.b, &block.gemv.x, block.gemv.values);
+    pub fn small_groups<const BITS: usize>(&self, kind: &SmallGroups) -> Lanes<B, R, O> {
+        let (b, x, values) = (self.b, &self.gemv.x, self.gemv.values);
         let groups = x.columns.groups();
         let mut totals = [[b.splat(0.0); O]; R];
         for first in (0..groups).step_by(B::LANES) {
-            block.add_sums(first, &mut totals);
+            self.add_sums(first, &mut totals);
             let mut products = [[b.splat(0.0); O]; R];
-            for (o, of_output) in block.scales.iter().enumerate() {
+            for (o, of_output) in self.scales.iter().enumerate() {
                 let scales = b.load_first(&of_output.scales[first..]);
                 let scales = b.mul(scales, b.splat(values.factor));
                 for (r, products) in products.iter_mut().enumerate() {
-                    let x_scales = b.load_first(block.groups_of_row(&x.scales, r, first));
+                    let x_scales = b.load_first(self.groups_of_row(&x.scales, r, first));
                     products[o] = b.mul(scales, x_scales);
                 }
             }
-            let vectors = (groups - first).min(B::LANES).div_ceil(self.per_vector);
-            let permutations = &self.permutations[..vectors];
-            for (record, permutation) in (first / self.per_vector..).zip(permutations) {
+            let vectors = (groups - first).min(B::LANES).div_ceil(kind.per_vector);
+            let permutations = &kind.permutations[..vectors];
+            for (record, permutation) in (first / kind.per_vector..).zip(permutations) {
                 let mut scales = products;
                 for scales in &mut scales {
                     for scale in scales {
@@ -76,7 +74,7 @@ impl Groups for &SmallGroups {
                     }
                 }
                 // SAFETY: the record has one of the row's groups, so it is one of x's.
-                unsafe { block.add_vector::<BITS>(record, scales, &mut totals) };
+                unsafe { self.add_vector::<BITS>(record, scales, &mut totals) };
             }
         }
         totals
