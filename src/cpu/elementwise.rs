@@ -132,6 +132,16 @@ impl Walk {
             stride: n,
         }
     }
+    /// Whether the first `n` elements lie in data of this length.
+    fn fits(&self, n: usize, data: usize) -> bool {
+        let Some(last) = n.checked_sub(1) else {
+            return true;
+        };
+        let (rows, at) = (last / self.len, last % self.len);
+        // The last element, or the last one of the row before it.
+        let before = rows.saturating_sub(1) * self.stride + self.len.min(n);
+        self.start + before.max(rows * self.stride + at + 1) <= data
+    }
     /// The two halves of rows that are 2·`len` long.
     pub fn halves(len: usize) -> [Self; 2] {
         [0, len].map(|start| Walk {
@@ -142,7 +152,7 @@ impl Walk {
     }
 }
 
-/// One operand: data and the walk over it, which stays within the data for as many elements as the op has.
+/// One operand: data and the walk over it.
 pub struct Input<'a, T: Element>(Cow<'a, [T]>, Walk);
 
 impl<'a, T: Element> Input<'a, T> {
@@ -181,6 +191,12 @@ impl<'a, T: Element> Input<'a, T> {
             stride: 0,
         };
         Ok(Self(data, walk))
+    }
+
+    /// For ops of `n` elements.
+    fn cursor(&self, n: usize) -> Cursor<T> {
+        assert!(self.1.fits(n, self.0.len()));
+        Cursor::new(self.0.as_ptr().cast_mut(), self.1)
     }
 
     /// Part of `data`.
@@ -260,14 +276,13 @@ fn build<T: Element, const I: usize, const O: usize>(
     walks: [Walk; O],
     op: &dyn ErasedOp<T, I, O>,
 ) -> Vec<T> {
-    let inputs = inputs
-        .each_ref()
-        .map(|i| Cursor::new(i.0.as_ptr().cast_mut(), i.1));
-    // SAFETY: each walk over an output covers n of the O · n elements of the buffer, all of them together every element
-    // once. The walks over inputs stay within their data (see `Input`), which lives until the end of this function.
+    assert!(walks.iter().all(|walk| walk.fits(n, n * O)));
+    let cursors = inputs.each_ref().map(|input| input.cursor(n));
+    // SAFETY: all walks fit what they walk over, and inputs live until the end of this function. The walks over outputs
+    // together cover the buffer, every element once.
     unsafe {
         alloc::build(n * O, |p: *mut T| {
-            run(n, inputs, walks.map(|w| Cursor::new(p, w)), op)
+            run(n, cursors, walks.map(|w| Cursor::new(p, w)), op)
         })
     }
 }
@@ -291,10 +306,10 @@ fn overwrite<T: Element, const I: usize, const N: usize>(
     let own = Cursor::new(data.as_mut_ptr(), Walk::contiguous(n));
     let mut cursors = [own; N];
     for (cursor, input) in cursors[1..].iter_mut().zip(&inputs) {
-        *cursor = Cursor::new(input.0.as_ptr().cast_mut(), input.1);
+        *cursor = input.cursor(n);
     }
     // SAFETY: the first input is the output: both are read and written at the same elements, a vector being read whole
-    // before it is written, by one thread. The walks over the other inputs stay within their data.
+    // before it is written, by one thread. The walks over the other inputs fit their data.
     unsafe { run(n, cursors, [own], op) }
 }
 
