@@ -19,6 +19,7 @@ mod tile;
 mod transposed;
 mod weight_cache;
 mod weight_grad;
+mod widen;
 mod winograd;
 
 pub use weight_cache::WeightCache;
@@ -33,10 +34,10 @@ use candle_core::{CpuStorage, Result, Shape};
 use epilogue::Output;
 use forward::by_gemm;
 use image::Image;
-use polyphase::widened;
 use std::sync::Arc;
 use transposed::{as_convolution, by_phases, flip_kernels};
 use weight_grad::WeightGrad;
+use widen::widened;
 use winograd::{TransformedWeights, Winograd};
 
 type Arg<'a> = op::Arg<'a, CpuStorage>;

@@ -1,6 +1,6 @@
 //! The weights, transformed to Winograd's domain, and a cache of them.
 
-use super::super::polyphase::widened;
+use super::super::widen::widened;
 use super::transform::rows_of_columns;
 use super::{POINTS, TILE_IN};
 use crate::cpu::alloc;
