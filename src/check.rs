@@ -2,6 +2,7 @@
 
 use crate::op::Spec;
 use candle_core::{DType, Error, Layout, Result, Tensor};
+use std::sync::OnceLock;
 
 /// An error of this crate's ops: `function: message`.
 pub fn error(op: &str, message: impl std::fmt::Display) -> Error {
@@ -149,7 +150,28 @@ pub fn frozen(op: &str, held: &[&Tensor]) -> Result<()> {
 
 /// Whether our kernels serve this tensor's device and dtype; otherwise ops use their reference.
 pub fn has_kernel(x: &Tensor) -> bool {
+    is_served(x) && (!x.device().is_cpu() || cpu_has_kernels())
+}
+
+/// Whether our CustomOps take a tensor of this device and dtype, by a kernel or, on a CPU without kernels, by their reference.
+pub fn is_served(x: &Tensor) -> bool {
     let dtype = matches!(x.dtype(), DType::F32 | DType::F16 | DType::BF16);
     let device = x.device();
     dtype && (device.is_cpu() || (device.is_metal() && cfg!(feature = "metal")))
+}
+
+/// Whether the CPU has the vectors that kernels are compiled for; without them, ops run their references. On x86-64 those are
+/// AVX2, FMA and F16C, which nearly all CPUs since 2013 have. `CANDLE_FUSED_CPU_KERNELS=off` turns the kernels off, to see
+/// what stock Candle computes.
+pub fn cpu_has_kernels() -> bool {
+    static KERNELS: OnceLock<bool> = OnceLock::new();
+    *KERNELS.get_or_init(|| {
+        #[cfg(target_arch = "x86_64")]
+        let vectors = is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c");
+        #[cfg(not(target_arch = "x86_64"))]
+        let vectors = true;
+        vectors && std::env::var_os("CANDLE_FUSED_CPU_KERNELS").is_none_or(|value| value != "off")
+    })
 }

@@ -64,7 +64,7 @@ fn in_place(name: &'static str, op: &dyn AnyInplaceOp, x: &Tensor, rest: &[&Tens
     let args = [&[x], rest].concat();
     check::same_device(name, op.arg_names(), &args)?;
     check::untracked(name, x)?;
-    if x.elem_count() == 0 || !check::has_kernel(x) {
+    if x.elem_count() == 0 || !check::is_served(x) {
         op.check_inplace(name, &specs(&args))?;
         // An empty layout has zero strides, which Candle would take for repeated elements: there is nothing to do.
         return match x.elem_count() {

@@ -1,6 +1,7 @@
 //! Candle's `CustomOp1/2/3` and `InplaceOp1/2/3`, implemented for any [`Op`](super::Op).
 
 use super::any::{AnyInplaceOp, AnyOp};
+use super::by_reference;
 use super::storage::KernelStorage;
 use super::{Arg, ArgMut, Args, OpResult, Spec};
 use crate::check;
@@ -153,7 +154,7 @@ pub(crate) fn forward<S: KernelStorage, const N: usize>(
         in_bounds(name, storage.len(), layout)?;
     }
     op.check(name, &args.each_ref().map(spec))?;
-    S::run(op, &args)
+    S::run(name, op, &args)
 }
 
 pub(crate) fn bwd<const N: usize>(
@@ -163,7 +164,11 @@ pub(crate) fn bwd<const N: usize>(
     y: &Tensor,
     grad: &Tensor,
 ) -> Result<[Option<Tensor>; N]> {
-    let grads = op.bwd(&inputs, y, grad).map_err(|error| match error {
+    let grads = match grad.device().is_cpu() && !check::cpu_has_kernels() {
+        true => by_reference::bwd(op, &inputs, grad),
+        false => op.bwd(&inputs, y, grad),
+    };
+    let grads = grads.map_err(|error| match error {
         Error::BackwardNotSupported { .. } => Error::BackwardNotSupported { op: name },
         error => error,
     })?;
@@ -189,5 +194,5 @@ pub(crate) fn inplace<S: KernelStorage>(
     no_overlap(name, x.1)?;
     let specs: Vec<Spec> = args.iter().map(spec).collect();
     op.check_inplace(name, &specs)?;
-    S::run_inplace(op, x, rest)
+    S::run_inplace(name, op, x, rest)
 }

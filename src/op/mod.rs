@@ -17,6 +17,7 @@
 
 mod any;
 mod apply;
+mod by_reference;
 pub(crate) mod candle;
 mod kernels;
 mod multi;

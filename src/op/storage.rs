@@ -1,7 +1,7 @@
 //! The storages that kernels read and write: the CPU's and Metal's, by one trait.
 
 use super::any::{AnyInplaceOp, AnyOp};
-use super::{Arg, ArgMut, Args, OpResult};
+use super::{by_reference, Arg, ArgMut, Args, OpResult};
 use crate::check;
 use candle_core::backend::BackendStorage;
 #[cfg(feature = "metal")]
@@ -14,9 +14,14 @@ pub(crate) trait KernelStorage: BackendStorage {
     /// How many elements it holds.
     fn len(&self) -> usize;
     /// The result of an op on this device.
-    fn run(op: &dyn AnyOp, args: Args<Self>) -> OpResult<Self>;
+    fn run(name: &'static str, op: &dyn AnyOp, args: Args<Self>) -> OpResult<Self>;
     /// The in-place form of an op on this device.
-    fn run_inplace(op: &dyn AnyInplaceOp, x: ArgMut<Self>, rest: Args<Self>) -> Result<()>;
+    fn run_inplace(
+        name: &'static str,
+        op: &dyn AnyInplaceOp,
+        x: ArgMut<Self>,
+        rest: Args<Self>,
+    ) -> Result<()>;
     /// Calls `f` with the tensor's storage while it is locked for reading.
     fn read(name: &'static str, tensor: &Tensor, f: Reader<'_, Self>) -> Result<()>;
 }
@@ -43,11 +48,22 @@ impl KernelStorage for CpuStorage {
             | CpuStorage::F8E8M0(v) => v.len(),
         }
     }
-    fn run(op: &dyn AnyOp, args: Args<Self>) -> OpResult<Self> {
-        op.cpu(args)
+    fn run(name: &'static str, op: &dyn AnyOp, args: Args<Self>) -> OpResult<Self> {
+        match check::cpu_has_kernels() {
+            true => op.cpu(args),
+            false => by_reference::forward(name, op, args),
+        }
     }
-    fn run_inplace(op: &dyn AnyInplaceOp, x: ArgMut<Self>, rest: Args<Self>) -> Result<()> {
-        op.cpu_inplace(x, rest)
+    fn run_inplace(
+        name: &'static str,
+        op: &dyn AnyInplaceOp,
+        x: ArgMut<Self>,
+        rest: Args<Self>,
+    ) -> Result<()> {
+        match check::cpu_has_kernels() {
+            true => op.cpu_inplace(x, rest),
+            false => by_reference::inplace(name, op, x, rest),
+        }
     }
     fn read(name: &'static str, tensor: &Tensor, f: Reader<'_, Self>) -> Result<()> {
         let f = RefCell::new(f);
@@ -76,10 +92,15 @@ impl KernelStorage for MetalStorage {
     fn len(&self) -> usize {
         self.buffer().length() / self.dtype().size_in_bytes().max(1)
     }
-    fn run(op: &dyn AnyOp, args: Args<Self>) -> OpResult<Self> {
+    fn run(_: &'static str, op: &dyn AnyOp, args: Args<Self>) -> OpResult<Self> {
         op.metal(args)
     }
-    fn run_inplace(op: &dyn AnyInplaceOp, x: ArgMut<Self>, rest: Args<Self>) -> Result<()> {
+    fn run_inplace(
+        _: &'static str,
+        op: &dyn AnyInplaceOp,
+        x: ArgMut<Self>,
+        rest: Args<Self>,
+    ) -> Result<()> {
         op.metal_inplace(x, rest)
     }
     fn read(name: &'static str, tensor: &Tensor, f: Reader<'_, Self>) -> Result<()> {

@@ -6,12 +6,13 @@
 
 #[cfg(target_arch = "aarch64")]
 mod neon;
-#[cfg(any(test, not(target_arch = "aarch64")))]
+#[cfg(any(test, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 mod portable;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
 use super::simd::MAX_LANES;
+use crate::check;
 use std::sync::OnceLock;
 
 /// The largest [`ByteSimd::WIDTH`].
@@ -131,8 +132,8 @@ pub enum ByteIsa {
     DotProd,
     #[cfg(target_arch = "aarch64")]
     Neon,
-    /// For CPUs without the others, and for tests.
-    #[cfg(any(test, not(target_arch = "aarch64")))]
+    /// For other architectures, and for tests.
+    #[cfg(any(test, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
     Portable,
 }
 
@@ -171,9 +172,9 @@ impl ByteIsa {
         };
         #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         let native = [];
-        #[cfg(any(test, not(target_arch = "aarch64")))]
+        #[cfg(any(test, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
         let portable = Some(ByteIsa::Portable);
-        #[cfg(not(any(test, not(target_arch = "aarch64"))))]
+        #[cfg(not(any(test, not(any(target_arch = "x86_64", target_arch = "aarch64")))))]
         let portable = None;
         let here = native.into_iter().filter(|(here, _)| *here);
         here.map(|(_, isa)| isa).chain(portable).collect()
@@ -199,7 +200,7 @@ impl ByteIsa {
                 ByteIsa::DotProd => neon::run_dotprod(kernel),
                 #[cfg(target_arch = "aarch64")]
                 ByteIsa::Neon => kernel.run(neon::Neon),
-                #[cfg(any(test, not(target_arch = "aarch64")))]
+                #[cfg(any(test, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
                 ByteIsa::Portable => portable::run(kernel),
             }
         }

@@ -6,11 +6,12 @@
 pub(in crate::cpu) mod intrinsics;
 #[cfg(target_arch = "aarch64")]
 mod neon;
-#[cfg(any(test, not(target_arch = "aarch64")))]
+#[cfg(any(test, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 mod portable;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+use crate::check;
 use half::f16;
 use std::sync::OnceLock;
 
@@ -245,11 +246,8 @@ pub enum Isa {
     Avx2,
     #[cfg(target_arch = "aarch64")]
     Neon,
-    /// One lane of plain Rust, for x86-64 CPUs without AVX2. Four lanes would be faster there, but every kernel would be
-    /// compiled for them too: half of this crate's code, for CPUs from before 2013.
-    #[cfg(target_arch = "x86_64")]
-    Scalar,
-    /// Four lanes of plain Rust, for architectures without vectors here, and for tests.
+    /// Four lanes of plain Rust, for architectures without vectors here, and for tests. An x86-64 CPU without AVX2 runs no
+    /// kernels, but references (see [`check::cpu_has_kernels`]): kernels for it were a fifth of this crate's code.
     #[cfg(any(test, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
     Portable,
 }
@@ -259,15 +257,9 @@ impl Isa {
     pub fn available() -> Vec<Isa> {
         #[cfg(target_arch = "x86_64")]
         let native = {
-            let avx2 = is_x86_feature_detected!("avx2")
-                && is_x86_feature_detected!("fma")
-                && is_x86_feature_detected!("f16c");
+            let avx2 = check::cpu_has_kernels();
             let avx512 = avx2 && is_x86_feature_detected!("avx512f");
-            [
-                (avx512, Isa::Avx512),
-                (avx2, Isa::Avx2),
-                (true, Isa::Scalar),
-            ]
+            [(avx512, Isa::Avx512), (avx2, Isa::Avx2)]
         };
         #[cfg(target_arch = "aarch64")]
         let native = [(true, Isa::Neon)];
@@ -296,10 +288,8 @@ impl Isa {
             Isa::Avx2 => unsafe { x86::run_avx2(kernel) },
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => kernel.run(neon::Neon),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Scalar => portable::run::<K, 1>(kernel),
             #[cfg(any(test, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
-            Isa::Portable => portable::run::<K, 4>(kernel),
+            Isa::Portable => portable::run(kernel),
         }
     }
 }
@@ -311,10 +301,17 @@ pub fn dispatch<K: Kernel>(kernel: K) -> K::Output {
     unsafe { best().run(kernel) }
 }
 
-/// Apart from [`dispatch`], so that it is compiled once.
+/// Apart from [`dispatch`], so that it is compiled once. Ops ask [`check::cpu_has_kernels`] before they run a kernel, so that
+/// there is an instruction set.
 fn best() -> Isa {
     static BEST: OnceLock<Isa> = OnceLock::new();
-    *BEST.get_or_init(|| Isa::available()[0])
+    *BEST.get_or_init(|| {
+        assert!(
+            check::cpu_has_kernels(),
+            "a kernel on a CPU without kernels"
+        );
+        Isa::available()[0]
+    })
 }
 
 /// Never inlined: `half` asks each time whether the CPU has the instruction, and brings much code for those without it.

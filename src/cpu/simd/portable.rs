@@ -1,4 +1,4 @@
-//! Plain Rust over N lanes, which LLVM turns into the vectors that the target has.
+//! Plain Rust over four lanes, which LLVM turns into the vectors that the target has.
 
 use super::intrinsics::memory_intrinsics;
 use super::{narrow_f16, widen_f16, Kernel, Simd};
@@ -6,13 +6,15 @@ use half::{bf16, f16};
 use std::array::from_fn;
 
 #[derive(Clone, Copy)]
-pub struct Portable<const N: usize>;
+pub struct Portable;
+
+const N: usize = 4;
 
 /// Never inlined, so that it stays out of the way of the faster instruction sets.
 #[cold]
 #[inline(never)]
-pub fn run<K: Kernel, const N: usize>(kernel: K) -> K::Output {
-    kernel.run(Portable::<N>)
+pub fn run<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run(Portable)
 }
 
 /// Stamps lane-wise trait methods.
@@ -25,7 +27,7 @@ macro_rules! lanes {
     )*};
 }
 
-impl<const N: usize> Simd for Portable<N> {
+impl Simd for Portable {
     const LANES: usize = N;
     type F = [f32; N];
     type I = [i32; N];
@@ -33,7 +35,7 @@ impl<const N: usize> Simd for Portable<N> {
 
     #[inline(always)]
     fn call<K: Kernel>(self, kernel: K) -> K::Output {
-        run::<K, N>(kernel)
+        run(kernel)
     }
 
     lanes! {

@@ -1,0 +1,90 @@
+//! Ops on a CPU that has no kernels (see [`check::cpu_has_kernels`]): each runs its reference, plain Candle, by whatever route it
+//! is called.
+
+use super::any::AnyOp;
+use super::{Arg, ArgMut, Args, Grads, KernelStorage, OpResult};
+use crate::check;
+use candle_core::backend::{BackendDevice, BackendStorage};
+use candle_core::op::BackpropOp;
+use candle_core::{CpuStorage, Layout, Result, Storage, Tensor, Var};
+
+/// The result of an op whose arguments Candle has locked: they are copied.
+pub(crate) fn forward(
+    name: &'static str,
+    op: &dyn AnyOp,
+    args: Args<CpuStorage>,
+) -> OpResult<CpuStorage> {
+    let args = args.iter().map(|arg| {
+        let (storage, shape) = (Storage::Cpu(contiguous(name, *arg)?), arg.1.shape().clone());
+        Ok(Tensor::from_storage(
+            storage,
+            shape,
+            BackpropOp::none(),
+            false,
+        ))
+    });
+    let args = args.collect::<Result<Vec<_>>>()?;
+    let y = op.reference(&args.iter().collect::<Vec<_>>())?;
+    let mut result = CpuStorage::F32(Vec::new());
+    CpuStorage::read(name, &y, &mut |y| {
+        result = contiguous(name, y)?;
+        Ok(())
+    })?;
+    Ok((result, y.shape().clone()))
+}
+
+/// The in-place form: the result is computed beside x, and copied.
+pub(crate) fn inplace(
+    name: &'static str,
+    op: &dyn AnyOp,
+    (x, layout): ArgMut<CpuStorage>,
+    rest: Args<CpuStorage>,
+) -> Result<()> {
+    let (y, _) = forward(name, op, &[&[(&*x, layout)], rest].concat())?;
+    match (x, y) {
+        (CpuStorage::F32(x), CpuStorage::F32(y)) => write(x, layout, &y),
+        (CpuStorage::F16(x), CpuStorage::F16(y)) => write(x, layout, &y),
+        (CpuStorage::BF16(x), CpuStorage::BF16(y)) => write(x, layout, &y),
+        (x, _) => return Err(check::unsupported_dtype(name, x.dtype())),
+    }
+    Ok(())
+}
+
+/// The gradients of an op in a user's own graph, by Candle's backward of the reference.
+pub(crate) fn bwd(op: &dyn AnyOp, inputs: &[&Tensor], grad: &Tensor) -> Grads {
+    let vars = inputs.iter().map(|x| match x.track_op() {
+        true => Ok(Var::from_tensor(x)?.into_inner()),
+        false => Ok(x.detach()),
+    });
+    let vars = vars.collect::<Result<Vec<_>>>()?;
+    let y = op.reference(&vars.iter().collect::<Vec<_>>())?;
+    let grads = (y * grad.detach())?.sum_all()?.backward()?;
+    let of = |(x, var): (&&Tensor, &Tensor)| match (x.track_op(), grads.get(var)) {
+        (false, _) => Ok(None),
+        (true, Some(grad)) => Ok(Some(grad.clone())),
+        (true, None) => x.zeros_like().map(Some),
+    };
+    inputs.iter().zip(&vars).map(of).collect()
+}
+
+/// The elements of an argument in order.
+fn contiguous(name: &'static str, (storage, layout): Arg<'_, CpuStorage>) -> Result<CpuStorage> {
+    check::fits_in_memory(name, "a copy", layout.dims())?;
+    let mut copy = storage
+        .device()
+        .zeros_impl(layout.shape(), storage.dtype())?;
+    storage.copy_strided_src(&mut copy, 0, layout)?;
+    Ok(copy)
+}
+
+/// Writes the elements of y, in order, to the places that the layout has in x.
+fn write<T: Copy>(x: &mut [T], layout: &Layout, y: &[T]) {
+    for (mut i, &y) in y.iter().enumerate() {
+        let mut at = layout.start_offset();
+        for (dim, stride) in layout.dims().iter().zip(layout.stride()).rev() {
+            at += i % dim * stride;
+            i /= dim;
+        }
+        x[at] = y;
+    }
+}
