@@ -22,6 +22,7 @@ macro_rules! assert_mirrors {
 pub(crate) use assert_mirrors;
 
 /// The test that parameter structs have the layouts of the kernels', each as [`assert_mirrors`] takes it.
+#[cfg(feature = "metal")]
 macro_rules! mirrors {
     ($($ty:ident => $kernel:literal $msl:ident $fields:tt)+) => {
         #[test]
@@ -30,6 +31,7 @@ macro_rules! mirrors {
         }
     };
 }
+#[cfg(feature = "metal")]
 pub(crate) use mirrors;
 
 /// A field of either side.
