@@ -12,9 +12,14 @@
 //! ```
 //!
 //! Forward, each `Output` hands out the memory that the kernel has written: nothing is copied. Backward, Candle visits
-//! the nodes from right to left: each `Output` leaves its gradient in the op's shared [`Mailbox`], `Node` computes the
-//! gradients of all inputs in one call of [`MultiOp::bwd`] and leaves them there, and each `Inputs` passes its own on.
-//! A backward pass runs on one thread, so the mailbox is kept per thread: two threads may go through one graph at once.
+//! the nodes from right to left: each `Output` leaves its gradient in a [`Mailbox`], `Node` computes the gradients of all
+//! inputs in one call of [`MultiOp::bwd`] and leaves them in another, and each `Inputs` passes its own on.
+//!
+//! A letter in a mailbox belongs to one backward pass. A pass runs on one thread, so that a letter is for the thread that
+//! left it: two threads may go through one graph at once. And a pass may fail before its letters are read; they must not be
+//! taken for those of the next. So whoever leaves a letter gives Candle a token's gradient that holds the letter's [`Seal`].
+//! Candle adds that gradient up in the pass's `GradStore` by a tracked sum, which keeps it alive up to the node that reads
+//! the letter, but no longer than the pass: a letter whose seal is gone counts for nothing.
 
 use super::{signature, specs, with_storages, Args, Grads, Op, OpResult, OpResults, Spec};
 use crate::check;
@@ -22,8 +27,7 @@ use candle_core::op::BackpropOp;
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
 use candle_core::{CpuStorage, Device, Result, Shape, Storage, Tensor};
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::thread::{self, ThreadId};
 
 /// An op of any number of inputs (up to nine) and outputs. As [`Op`](super::Op) where nothing else is said.
@@ -96,14 +100,15 @@ fn in_graph<O: MultiOp>(
     mut outputs: Vec<(Storage, Shape)>,
     returned: usize,
 ) -> Result<Vec<Tensor>> {
-    let mailbox = Arc::new(Mailbox::default());
+    let output_grads = Arc::new(Mailbox::default());
+    let input_grads = Arc::new(Mailbox::default());
     let kept = Arc::new(OnceLock::new());
     let saved = outputs.split_off(returned);
     let mut links = Vec::new();
     for (i, group) in args.chunks(3).enumerate() {
         let op = Inputs {
             first: 3 * i,
-            mailbox: mailbox.clone(),
+            grads: input_grads.clone(),
         };
         links.push(super::apply_kernel(name, op, group)?);
     }
@@ -113,7 +118,8 @@ fn in_graph<O: MultiOp>(
         inputs: args.iter().map(|&t| t.clone()).collect(),
         outputs: kept.clone(),
         returned,
-        mailbox: mailbox.clone(),
+        output_grads: output_grads.clone(),
+        input_grads,
     };
     let token = super::apply_kernel(name, node, &links.iter().collect::<Vec<_>>())?;
     let hand_out = |(i, output)| {
@@ -124,7 +130,7 @@ fn in_graph<O: MultiOp>(
                 name,
                 i,
                 output,
-                mailbox: mailbox.clone(),
+                grads: output_grads.clone(),
             },
             &[&token],
         )
@@ -140,25 +146,68 @@ fn in_graph<O: MultiOp>(
     Ok(outputs)
 }
 
-/// The gradients that wait for the next node of the graph, by the thread whose backward pass it is.
+/// The gradients that wait for the next node of the graph.
 #[derive(Default)]
-struct Mailbox(Mutex<HashMap<ThreadId, Letters>>);
+struct Mailbox(Mutex<Vec<Letter>>);
 
-#[derive(Default)]
-struct Letters {
-    /// Gradients of the outputs, by the output's number.
-    outputs: HashMap<usize, Tensor>,
-    /// Gradients of the inputs.
-    inputs: Vec<Option<Tensor>>,
+struct Letter {
+    thread: ThreadId,
+    /// Which output or input it is the gradient of.
+    number: usize,
+    grad: Tensor,
+    seal: Weak<Seal>,
 }
 
+/// Lives as long as the backward pass that has left the letters.
+struct Seal;
+
 impl Mailbox {
-    fn lock(&self) -> MutexGuard<'_, HashMap<ThreadId, Letters>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Leaves the gradients of outputs or inputs, by their numbers, for as long as the seal lives. Letters whose pass is over
+    /// are thrown away, those of threads that have ended too.
+    fn leave(&self, grads: impl IntoIterator<Item = (usize, Tensor)>) -> Arc<Seal> {
+        let (seal, thread) = (Arc::new(Seal), thread::current().id());
+        let mut letters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        letters.retain(|letter| letter.seal.strong_count() > 0);
+        letters.extend(grads.into_iter().map(|(number, grad)| Letter {
+            thread,
+            number,
+            grad,
+            seal: Arc::downgrade(&seal),
+        }));
+        seal
     }
 
-    fn with<R>(&self, f: impl FnOnce(&mut Letters) -> R) -> R {
-        f(self.lock().entry(thread::current().id()).or_default())
+    /// The gradient with this number, if the backward pass of this thread has left one.
+    fn take(&self, number: usize) -> Option<Tensor> {
+        let thread = thread::current().id();
+        let mut letters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        letters.retain(|letter| letter.seal.strong_count() > 0);
+        let mine = |letter: &Letter| letter.thread == thread && letter.number == number;
+        let at = letters.iter().position(mine)?;
+        Some(letters.swap_remove(at).grad)
+    }
+}
+
+/// `(value, token)` → the value as a gradient of the token. It tracks the token, and so Candle's sum of it and others keeps
+/// it, and the seal.
+struct Sealed(#[allow(dead_code, reason = "it is only held")] Arc<Seal>);
+
+impl Sealed {
+    fn new(seal: &Arc<Seal>, value: &Tensor, token: &Tensor) -> Result<Tensor> {
+        super::apply_kernel("token", Sealed(seal.clone()), &[value, token])
+    }
+}
+
+impl Op for Sealed {
+    signature!("token"());
+    const FLOATS: bool = false;
+
+    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+        Ok((args[0].0.clone(), 1.into()))
+    }
+    #[cfg(feature = "metal")]
+    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+        Ok((args[0].0.clone(), 1.into()))
     }
 }
 
@@ -185,10 +234,10 @@ macro_rules! token_op {
     };
 }
 
-/// Up to three of the inputs → a token. Backward, it fetches their gradients from the mailbox.
+/// Up to three of the inputs → a token. Backward, it fetches their gradients.
 struct Inputs {
     first: usize,
-    mailbox: Arc<Mailbox>,
+    grads: Arc<Mailbox>,
 }
 
 impl Op for Inputs {
@@ -196,8 +245,7 @@ impl Op for Inputs {
         fn bwd(&self, inputs: &[&Tensor], _: &Tensor, _: &Tensor) -> Grads {
             let mut grads = Vec::with_capacity(inputs.len());
             for (i, input) in inputs.iter().enumerate() {
-                let grad = self.mailbox.with(|letters| letters.inputs.get_mut(self.first + i).and_then(Option::take));
-                grads.push(match grad {
+                grads.push(match self.grads.take(self.first + i) {
                     // Candle expects a gradient for whatever tracks one, also from an output that does not depend on it.
                     None if input.track_op() => Some(input.zeros_like()?),
                     grad => grad,
@@ -216,32 +264,33 @@ struct Node<O> {
     /// All outputs, once they have been made.
     outputs: Arc<OnceLock<Vec<Tensor>>>,
     returned: usize,
-    mailbox: Arc<Mailbox>,
+    output_grads: Arc<Mailbox>,
+    input_grads: Arc<Mailbox>,
 }
 
 impl<O: MultiOp> Op for Node<O> {
     token_op! {
         fn bwd(&self, links: &[&Tensor], _: &Tensor, grad: &Tensor) -> Grads {
-            let mut letters = self.mailbox.with(|letters| std::mem::take(&mut letters.outputs));
-            let grads: Vec<_> = (0..self.returned).map(|i| letters.remove(&i)).collect();
+            let grads: Vec<_> = (0..self.returned).map(|i| self.output_grads.take(i)).collect();
             let outputs = self.outputs.get().map_or(&[][..], Vec::as_slice);
             let inputs = self.op.bwd(&self.inputs, outputs, &grads)?;
             if inputs.len() != self.inputs.len() {
                 let (got, expected) = (inputs.len(), self.inputs.len());
                 return Err(check::error(self.name, format!("got {got} gradients, expected {expected}")));
             }
-            self.mailbox.with(|letters| letters.inputs = inputs);
-            Ok(vec![Some(grad.clone()); links.len()])
+            let inputs = inputs.into_iter().enumerate();
+            let seal = self.input_grads.leave(inputs.filter_map(|(i, grad)| Some((i, grad?))));
+            links.iter().map(|link| Sealed::new(&seal, grad, link).map(Some)).collect()
         }
     }
 }
 
-/// The node's token → one of the outputs. Backward, it leaves the output's gradient in the mailbox.
+/// The node's token → one of the outputs. Backward, it leaves the output's gradient for the node.
 struct Output {
     name: &'static str,
     i: usize,
     output: Mutex<Option<(Storage, Shape)>>,
-    mailbox: Arc<Mailbox>,
+    grads: Arc<Mailbox>,
 }
 
 impl Output {
@@ -277,21 +326,19 @@ impl Op for Output {
         }
     }
     fn bwd(&self, tokens: &[&Tensor], _: &Tensor, grad: &Tensor) -> Grads {
-        self.mailbox.with(|letters| {
-            // A gradient that is there already was left by a backward pass that failed before it reached the node.
-            if letters.outputs.contains_key(&self.i) {
-                letters.outputs.clear();
-            }
-            letters.outputs.insert(self.i, grad.clone());
-        });
-        Ok(vec![Some(tokens[0].zeros_like()?)])
+        let seal = self.grads.leave([(self.i, grad.clone())]);
+        Ok(vec![Some(Sealed::new(
+            &seal,
+            &tokens[0].zeros_like()?,
+            tokens[0],
+        )?)])
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use candle_core::Var;
+    use candle_core::{CustomOp1, DType, Layout, Var};
 
     /// `(a, b, c, d)` → `(a·b + c, c·d)`, and a·b saved.
     struct Sample;
@@ -389,6 +436,67 @@ mod tests {
         compare(|y| (&y[0] + y[1].affine(3.0, 0.0)?)?.sum_all())?;
         compare(|y| y[0].sqr()?.sum_all())?;
         compare(|y| y[1].sqr()?.sum_all())
+    }
+
+    /// x → x, with a backward that fails.
+    struct Fails;
+
+    impl CustomOp1 for Fails {
+        fn name(&self) -> &'static str {
+            "fails"
+        }
+        fn cpu_fwd(&self, x: &CpuStorage, l: &Layout) -> Result<(CpuStorage, Shape)> {
+            Ok((x.clone(), l.shape().clone()))
+        }
+    }
+
+    /// A backward pass that fails leaves nothing to the next one, on whatever thread, and nothing for ever.
+    #[test]
+    fn a_failed_pass_leaves_no_gradients() -> Result<()> {
+        let vars = vars()?;
+        let args: Vec<&Tensor> = vars.iter().map(Var::as_tensor).collect();
+        let outputs = apply_multi("sample", Sample, &args)?;
+        let expected = Sample.reference(&args)?;
+        let fail = || -> Result<()> {
+            for [used, other] in [[0, 1], [1, 0]] {
+                // Candle may take the terms of a sum in either order: in one of them `used` leaves its gradient first.
+                let used = outputs[used].sum_all()?;
+                let fails = outputs[other].apply_op1(Fails)?.sum_all()?;
+                assert!((&used + &fails)?.backward().is_err());
+                assert!((&fails + &used)?.backward().is_err());
+            }
+            Ok(())
+        };
+        for i in [0, 1] {
+            fail()?;
+            thread::scope(|scope| scope.spawn(fail).join()).expect("no panic")?;
+            let got = outputs[i].sum_all()?.backward()?;
+            let want = expected[i].sum_all()?.backward()?;
+            for var in &vars {
+                let values = |g: Option<&Tensor>| g.map(|g| g.to_vec1::<f32>()).transpose();
+                let zeros = Some(vec![0.0; 3]);
+                assert_eq!(values(got.get(var))?, values(want.get(var))?.or(zeros));
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn letters_do_not_outlive_their_pass() -> Result<()> {
+        let (mailbox, grad) = (
+            Mailbox::default(),
+            Tensor::zeros(1, DType::F32, &Device::Cpu)?,
+        );
+        let leave = |number| mailbox.leave([(number, grad.clone())]);
+        let seal = leave(0);
+        drop(leave(1));
+        assert!(mailbox.take(1).is_none());
+        thread::scope(|scope| scope.spawn(|| drop(leave(2))).join()).expect("no panic");
+        assert!(mailbox.take(2).is_none());
+        assert!(mailbox.take(0).is_some() && mailbox.take(0).is_none());
+        drop(seal);
+        assert_eq!(mailbox.0.lock().map(|letters| letters.len()).ok(), Some(0));
+        Ok(())
     }
 
     #[test]

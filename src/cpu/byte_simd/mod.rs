@@ -154,7 +154,7 @@ impl ByteIsa {
             macro_rules! has {
                 ($($feature:tt),*) => { $(is_x86_feature_detected!($feature))&&* };
             }
-            let avx2 = has!("avx2", "fma");
+            let avx2 = check::cpu_has_kernels();
             let vnni = avx2 && has!("avxvnni");
             let vnni512 = has!("avx512f", "avx512bw", "avx512vnni");
             let gfni = vnni512 && has!("gfni");
