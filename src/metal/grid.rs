@@ -21,7 +21,7 @@ enum Shrink {
     X,
     /// The kernel loops by `threads_per_threadgroup.y`.
     Y,
-    /// So many units of `threads` along x are wanted in all: smaller groups, but more of them.
+    /// Smaller groups, but more of them: this many threads are wanted along x in all.
     Regroup(usize),
     /// Nothing: the kernel counts on its threads.
     Never,
@@ -146,7 +146,7 @@ pub(crate) fn row_per_simdgroup(rows: usize, simdgroups: usize) -> Grid {
     }
 }
 
-/// Lanes of a simdgroup that share work of so many steps: a power of 2, so that simdgroups are cut evenly.
+/// Lanes of a simdgroup that share work of `steps` steps: a power of 2, so that simdgroups are cut evenly.
 ///
 /// Kernel: with [`elementwise`] over all lanes, those of one share are neighbours in one simdgroup.
 pub(crate) fn lanes(steps: usize) -> usize {
@@ -173,7 +173,7 @@ pub(crate) fn tiles(rows: usize, cols: usize, side: usize) -> Grid {
     blocks(rows, cols, [side; 2])
 }
 
-/// The same for tiles of so many rows and columns.
+/// [`tiles`] of `height` rows and `width` columns.
 pub(crate) fn blocks(rows: usize, cols: usize, [height, width]: [usize; 2]) -> Grid {
     Grid {
         groups: [cols.div_ceil(width), rows.div_ceil(height), 1],
@@ -182,11 +182,11 @@ pub(crate) fn blocks(rows: usize, cols: usize, [height, width]: [usize; 2]) -> G
     }
 }
 
-/// [`row_per_simdgroup`] for a product of few rows with a packed weight, of which a simdgroup makes `per` outputs: in
-/// threadgroups that read x once for all their outputs.
+/// [`row_per_simdgroup`] for a product of few rows with a packed weight. A simdgroup makes `per` outputs, and a threadgroup
+/// reads x, of `x_bytes` for each column, once for all its outputs.
 ///
-/// So large that x, of so many bytes for each column, is no more than a 32nd of what is read, as far as 32 simdgroups reach.
-/// Small layers have four threadgroups rather than large ones.
+/// A threadgroup has as many simdgroups as make the bytes of x at most a 32nd of the bytes of codes that it reads, but 32 at
+/// most. A small layer gets smaller threadgroups, of four simdgroups at least, until there are four threadgroups.
 pub(crate) fn gemv(outputs: usize, per: usize, codes_per_byte: usize, x_bytes: usize) -> Grid {
     let sharing = 32 * x_bytes * codes_per_byte;
     let mut simdgroups = sharing.div_ceil(per).next_power_of_two().clamp(4, 32);
@@ -219,7 +219,7 @@ pub(crate) fn row_parts(rows: usize, cols: usize) -> (usize, usize) {
     (cols.div_ceil(part), part)
 }
 
-/// Into how many parts a sum of so many terms should be cut that each of `tiles` threadgroups would form, and how many
+/// Into how many parts the sums of `terms` terms should be cut that each of `tiles` threadgroups would form, and how many
 /// terms a part has; 1 says that a second pass would not pay.
 ///
 /// A part keeps at least 512 terms. Depends on the sizes alone, as [`column_parts`].

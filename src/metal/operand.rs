@@ -140,7 +140,7 @@ impl<'a> Operand<'a> {
         self.dtype
     }
 
-    /// Whether vectors of so many bytes may be loaded from the first element on. Buffers themselves begin at a page.
+    /// Whether vectors of `bytes` bytes may be loaded from the first element on. Buffers themselves begin at a page.
     pub(crate) fn is_aligned(&self, bytes: usize) -> bool {
         self.offset.is_multiple_of(bytes)
     }

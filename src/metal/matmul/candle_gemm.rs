@@ -16,7 +16,7 @@ pub(crate) fn gemm(
     stacked_gemm(device, (1, [0, 0]), x, w)
 }
 
-/// So many products, the matrices of each so many elements behind those of the one before.
+/// `count` products. The matrices of each begin `x_next` and `w_next` elements behind those of the one before.
 pub(crate) fn stacked_gemm(
     device: &MetalDevice,
     (count, [x_next, w_next]): (usize, [usize; 2]),
@@ -49,7 +49,7 @@ pub(crate) fn stacked_gemm(
     Ok(out)
 }
 
-/// Whether GEMM takes a matrix of these strides: it wants rows, or columns, one behind the other.
+/// Whether GEMM takes a matrix of these strides: it must have rows, or columns, one behind the other.
 pub(crate) fn fits(m: MatrixLayout) -> bool {
     let by_row = (m.col == 1 || m.cols == 1) && (m.row == m.cols || m.rows == 1);
     let by_column = (m.row == 1 || m.rows == 1) && (m.col == m.rows || m.cols == 1);

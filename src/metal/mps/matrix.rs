@@ -59,7 +59,7 @@ impl<'a> Matrix<'a> {
         }
     }
 
-    /// So many of them, `matrix_stride` from one to the next.
+    /// As many matrices of this shape, `matrix_stride` elements from one to the next.
     pub fn times(self, matrices: usize, matrix_stride: usize) -> Self {
         Self {
             matrices,
@@ -68,7 +68,7 @@ impl<'a> Matrix<'a> {
         }
     }
 
-    /// Rows and columns, once it is turned if wanted.
+    /// Rows and columns of the matrix, or of its transpose.
     pub(super) fn shape(&self, transposed: bool) -> (usize, usize) {
         match transposed {
             true => (self.columns, self.rows),
@@ -234,7 +234,7 @@ pub(super) fn accesses<'a>(
     inputs.chain([result.access(true)]).collect()
 }
 
-/// A result that is none of what is read.
+/// Refuses a result that overlaps an input.
 pub(super) fn check_apart(op: &str, input: &Matrix, result: &Matrix) -> Result<()> {
     match input.access(false).conflicts(&result.access(true)) {
         true => Err(check::error(op, "the result overlaps an input")),

@@ -26,7 +26,7 @@ pub struct Product {
 /// The kernel for a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// `MPSMatrixMultiplication`, so many columns of the result at a time.
+    /// `MPSMatrixMultiplication`, this number of columns of the result at a time.
     Matrix { columns: usize },
     /// `MPSMatrixVectorMultiplication`
     Vector,

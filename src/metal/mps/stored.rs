@@ -8,8 +8,9 @@ use candle_core::{Layout, Shape};
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Stored {
     pub(crate) transposed: bool,
-    /// What lies in one piece, and how many of them a matrix has.
+    /// Elements that lie in one piece: those of a row, or of a column if the matrices are transposed.
     pub(crate) columns: usize,
+    /// Pieces of a matrix.
     pub(crate) rows: usize,
     pub(crate) row_stride: usize,
     /// The sizes and strides of the dims before the matrix.

@@ -51,7 +51,7 @@ impl<'a> MpsKernel<'a> for Dispatch<'a> {
         Ok(())
     }
 
-    /// How far into a buffer a kernel goes is its own business.
+    /// A launch does not say how far into a buffer its kernel goes, so all of it counts from the offset on.
     fn accesses(&self) -> Vec<Access> {
         let access = |binding: &Binding| {
             let (buffer, offset, writes) = match *binding {

@@ -193,7 +193,7 @@ impl<'a> MpsKernel<'a> for VectorMultiplication<'a> {
 /// One dtype and one number of matrices, and a result apart from the inputs.
 fn check_kinds(op: &str, inputs: &[Matrix], result: Matrix) -> Result<()> {
     for input in inputs {
-        // Halves may leave floats.
+        // Inputs of f16 may give a result of f32.
         let wider = result.dtype == DType::F32 && inputs.iter().all(|x| x.dtype == DType::F16);
         if !(input.dtype == result.dtype || wider) || input.matrices != result.matrices {
             let kind = |x: &Matrix| format!("{} matrices of {:?}", x.matrices, x.dtype);

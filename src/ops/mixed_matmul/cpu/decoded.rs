@@ -17,7 +17,7 @@ const COLS_ALIGN: usize = 40;
 /// Which product, and so which part of W a tile is.
 #[derive(Clone, Copy)]
 pub enum Side {
-    /// `x·Wᵀ`: whole rows of W, of which there are so many.
+    /// `x·Wᵀ`: whole rows of W, which has this many.
     Rows(usize),
     /// `x·W`: some columns of all rows.
     Cols,

@@ -29,7 +29,7 @@ use std::ops::Range;
 const MAX_INTEGER: f32 = 127.0 * 65536.0;
 /// An integer that is 256 times smaller than the largest has 16 bits left. Numbers above that are outliers where they are few.
 const OUTLIER_RATIO: f32 = 256.0;
-/// A row may have one outlier for so many columns, and four more. Each is multiplied by itself, for every output.
+/// A row may have one outlier for this many columns, and four more. Outliers are multiplied one by one, for every output.
 const COLS_PER_OUTLIER: usize = 64;
 /// The largest |x| of a row that fixed point suits. The scale of 1e-20 is 1e-27, far above the smallest normal f32, and the
 /// sum of 1e10 numbers of 1e28 does not overflow.
