@@ -27,6 +27,8 @@ pub trait TwoPassRow: Copy + Send + Sync {
     const BLOCK: usize = 16 * 1024;
     /// Whether `apply` may be given a part of a row. Ops that write one value for each row set it to false.
     const APPLIES_PARTS: bool = true;
+    /// Whether the op has a `process_row` of its own.
+    const OWN_LOOP: bool = false;
     /// Whether `process_row` uses its scratch.
     const NEEDS_SCRATCH: bool = false;
 
@@ -61,20 +63,29 @@ pub trait TwoPassRow: Copy + Send + Sync {
     /// `rows_together` at the same time are given different columns.
     unsafe fn apply<S: Simd>(&self, s: S, row: usize, cols: Range<usize>, stat: Self::Stat);
 
-    /// Measures and writes a whole row.
+    /// Writes some columns of a row: all of them, which it measures itself, if `stat` is `None`; otherwise as `apply`. Called
+    /// in place of `measure` and `apply` if `OWN_LOOP`: for ops that can keep something between the two passes.
     ///
-    /// Law: writes what `measure` and `apply` would, up to rounding. An op overrides it if it can keep something between
-    /// the two passes.
+    /// Law: writes what `measure` and `apply` would, up to rounding.
     ///
     /// # Safety
-    /// As for `apply`, with `cols` as the length of the row; if `NEEDS_SCRATCH`, `scratch` is valid for `cols` elements
-    /// and a vector more.
+    /// As for `apply`; if `NEEDS_SCRATCH` and `stat` is `None`, `scratch` is valid for `cols` elements and a vector more.
     #[inline(always)]
-    unsafe fn process_row<S: Simd>(&self, s: S, row: usize, cols: usize, _scratch: *mut f32) {
-        // SAFETY: the caller answers for all columns of the row, which are measured before they are written.
+    unsafe fn process_row<S: Simd>(
+        &self,
+        s: S,
+        row: usize,
+        cols: Range<usize>,
+        stat: Option<Self::Stat>,
+        _scratch: *mut f32,
+    ) {
+        // SAFETY: the caller answers for the columns, which are measured before they are written.
         unsafe {
-            let stat = self.measure(s, row, 0..cols);
-            self.apply(s, row, 0..cols, stat);
+            let stat = match stat {
+                Some(stat) => stat,
+                None => self.measure(s, row, cols.clone()),
+            };
+            self.apply(s, row, cols, stat);
         }
     }
 }
@@ -105,7 +116,20 @@ pub unsafe fn run<R: TwoPassRow>(op: R, rows: usize, cols: usize) {
 /// # Safety
 /// As for [`run`]; no other thread is given these rows.
 pub unsafe fn run_here<R: TwoPassRow>(op: R, rows: Range<usize>, cols: usize) {
-    dispatch(WholeRows { op, rows, cols })
+    let blocks = Blocks {
+        rows: rows.end,
+        cols,
+        len: cols,
+        per_row: 1,
+    };
+    let units = rows;
+    let pass = Pass::Both;
+    dispatch(Blockwise {
+        op,
+        blocks,
+        units,
+        pass,
+    })
 }
 
 /// The statistic of each of `rows` rows of `cols` columns.
@@ -117,15 +141,16 @@ pub unsafe fn measure_rows<R: TwoPassRow>(op: R, rows: usize, cols: usize) -> Ve
     let measure = |stats: *mut R::Stat| {
         let stats = Shared::new(stats);
         parallel::ranges(blocks.count(), R::cost(cols.min(blocks.len)), 1, |units| {
-            dispatch(MeasureBlocks {
+            let pass = Pass::Measure(stats);
+            dispatch(Blockwise {
                 op,
                 blocks,
                 units,
-                stats,
+                pass,
             })
         });
     };
-    // SAFETY: the ranges cover all blocks, and `MeasureBlocks` writes the statistic of each of its own.
+    // SAFETY: the ranges cover all blocks, and `Blockwise` writes the statistic of each of its own.
     let stats = unsafe { alloc::build(rows * blocks.per_row, measure) };
     let of_row = |stats: &[R::Stat]| join_all(&op, stats);
     stats.chunks_exact(blocks.per_row).map(of_row).collect()
@@ -146,11 +171,12 @@ pub unsafe fn apply_rows<R: TwoPassRow>(op: R, cols: usize, stats: &[R::Stat]) {
     // Blocks of the same columns follow one another, row by row.
     let together = op.rows_together().min(rows);
     parallel::ranges(blocks.count(), cost, together, |units| {
-        dispatch(ApplyBlocks {
+        let pass = Pass::Apply(stats);
+        dispatch(Blockwise {
             op,
             blocks,
             units,
-            stats,
+            pass,
         })
     });
 }
@@ -163,34 +189,6 @@ pub fn join_all<R: TwoPassRow>(op: &R, stats: &[R::Stat]) -> R::Stat {
         _ => {
             let (a, b) = stats.split_at(stats.len() / 2);
             op.join(join_all(op, a), join_all(op, b))
-        }
-    }
-}
-
-struct WholeRows<R> {
-    op: R,
-    rows: Range<usize>,
-    cols: usize,
-}
-
-impl<R: TwoPassRow> Kernel for WholeRows<R> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        /// 8 KB, a quarter of an L1 cache.
-        const ON_STACK: usize = 2048;
-        let mut stack = MaybeUninit::<[f32; ON_STACK]>::uninit();
-        let mut heap = Vec::<f32>::new();
-        let mut scratch = stack.as_mut_ptr().cast();
-        if R::NEEDS_SCRATCH && self.cols + MAX_LANES > ON_STACK {
-            heap.reserve_exact(self.cols + MAX_LANES);
-            scratch = heap.as_mut_ptr();
-        }
-        for row in self.rows {
-            // SAFETY: `run_here`, which alone makes this struct, is given rows that the op was made for and no other thread
-            // has. The scratch, if it is needed, has `cols` elements and a vector.
-            unsafe { self.op.process_row(s, row, self.cols, scratch) }
         }
     }
 }
@@ -226,7 +224,10 @@ impl Blocks {
     /// The row of a block, and which of the row's blocks it is.
     #[inline(always)]
     fn place(self, unit: usize) -> (usize, usize) {
-        (unit % self.rows, unit / self.rows)
+        match self.per_row {
+            1 => (unit, 0),
+            _ => (unit % self.rows, unit / self.rows),
+        }
     }
 
     #[inline(always)]
@@ -236,50 +237,72 @@ impl Blocks {
     }
 }
 
-struct MeasureBlocks<R: TwoPassRow> {
+/// What is done with a block.
+#[derive(Clone, Copy)]
+enum Pass<'a, Stat> {
+    /// The block is a whole row, which is measured and written.
+    Both,
+    /// The statistic of each block of each row goes here.
+    Measure(Shared<Stat>),
+    /// Blocks are written with the statistics of their rows.
+    Apply(&'a [Stat]),
+}
+
+/// Some blocks. The three passes are one kernel, so that `measure` and `apply` are compiled once for each op, element type and
+/// instruction set: as three kernels they were a sixth of this crate's code.
+struct Blockwise<'a, R: TwoPassRow> {
     op: R,
     blocks: Blocks,
     units: Range<usize>,
-    stats: Shared<R::Stat>,
+    pass: Pass<'a, R::Stat>,
 }
 
-impl<R: TwoPassRow> Kernel for MeasureBlocks<R> {
+impl<R: TwoPassRow> Kernel for Blockwise<'_, R> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        for unit in self.units {
-            let (row, block) = self.blocks.place(unit);
-            // SAFETY: `measure_rows`, which alone makes this struct, is given an op that was made for all rows and columns,
-            // and hands each block to one thread. `stats` has an element for each block of each row.
-            unsafe {
-                let stat = self.op.measure(s, row, self.blocks.columns(block));
-                let at = row * self.blocks.per_row + block;
-                self.stats.get().add(at).write(stat);
-            }
+        /// 8 KB, a quarter of an L1 cache.
+        const ON_STACK: usize = 2048;
+        let mut stack = MaybeUninit::<[f32; ON_STACK]>::uninit();
+        let mut heap = Vec::<f32>::new();
+        let mut scratch = stack.as_mut_ptr().cast();
+        if R::NEEDS_SCRATCH
+            && matches!(self.pass, Pass::Both)
+            && self.blocks.cols + MAX_LANES > ON_STACK
+        {
+            heap.reserve_exact(self.blocks.cols + MAX_LANES);
+            scratch = heap.as_mut_ptr();
         }
-    }
-}
-
-struct ApplyBlocks<'a, R: TwoPassRow> {
-    op: R,
-    blocks: Blocks,
-    units: Range<usize>,
-    stats: &'a [R::Stat],
-}
-
-impl<R: TwoPassRow> Kernel for ApplyBlocks<'_, R> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
         for unit in self.units {
             let (row, block) = self.blocks.place(unit);
-            let stat = self.stats[row];
-            // SAFETY: `apply_rows`, which alone makes this struct, is given an op that was made for all rows and columns,
-            // and all rows have been measured. It hands each block to one thread, and blocks of the same columns in rows
-            // that belong together to the same thread.
-            unsafe { self.op.apply(s, row, self.blocks.columns(block), stat) }
+            let cols = self.blocks.columns(block);
+            let given = match self.pass {
+                Pass::Apply(stats) => Some(stats[row]),
+                _ => None,
+            };
+            let measures = matches!(self.pass, Pass::Measure(_));
+            // SAFETY: `run_here`, `measure_rows` and `apply_rows`, which alone make this struct, are given an op that was made
+            // for all rows and columns. Each block is one thread's, and blocks of the same columns in rows that belong
+            // together are the same thread's. `apply_rows` is called when all rows have been measured. The scratch, if it is
+            // needed, has a row's elements and a vector; `stats` has an element for each block of each row.
+            unsafe {
+                if R::OWN_LOOP && !measures {
+                    self.op.process_row(s, row, cols, given, scratch);
+                    continue;
+                }
+                let stat = match given {
+                    Some(stat) => stat,
+                    None => self.op.measure(s, row, cols.clone()),
+                };
+                match self.pass {
+                    Pass::Measure(stats) => {
+                        let at = row * self.blocks.per_row + block;
+                        stats.get().add(at).write(stat);
+                    }
+                    _ => self.op.apply(s, row, cols, stat),
+                }
+            }
         }
     }
 }

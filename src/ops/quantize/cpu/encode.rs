@@ -289,6 +289,7 @@ impl<T: Element, K: Sink<T>> TwoPassRow for EncodeRow<'_, T, K> {
     type Stat = Stats;
     /// Blocks end where staged columns do, and so with a whole byte; near the 16 K columns that other ops have.
     const BLOCK: usize = 25 * STAGED;
+    const OWN_LOOP: bool = true;
 
     fn cost(cols: usize) -> usize {
         COST * cols
@@ -306,32 +307,45 @@ impl<T: Element, K: Sink<T>> TwoPassRow for EncodeRow<'_, T, K> {
 
     #[inline(always)]
     unsafe fn apply<S: Simd>(&self, s: S, row: usize, cols: Range<usize>, stats: Stats) {
-        let mut staging = Staging::new(row);
-        let end = cols.end;
-        // SAFETY: the caller gives this thread these columns of a row of the encoder's. A block begins with a multiple of
-        // STAGED, so that no columns before it are staged. Only an op whose groups are rows is applied to blocks, and of the
-        // threads that encode a row's blocks only the first block's keeps the parameters.
-        unsafe {
-            let params = self.params((cols.start == 0).then_some(row), stats);
-            self.encoder.encode(s, cols, params, &mut staging);
-            self.encoder.flush(end, &staging);
-        }
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.process_row(s, row, cols, Some(stats), std::ptr::null_mut()) }
     }
 
     #[inline(always)]
-    unsafe fn process_row<S: Simd>(&self, s: S, row: usize, cols: usize, _: *mut f32) {
+    unsafe fn process_row<S: Simd>(
+        &self,
+        s: S,
+        row: usize,
+        cols: Range<usize>,
+        stats: Option<Stats>,
+        _: *mut f32,
+    ) {
         let mut staging = Staging::new(row);
-        let groups = cols / self.group;
-        // SAFETY: the caller gives this thread the whole row, one of the encoder's. Its groups, n < cols / group, cover it in
-        // order, so that all columns before those of a group were encoded with the same staging memory.
+        // Of a block the row's statistics are known: it is coded like one group.
+        let group = match stats {
+            Some(_) => cols.len(),
+            None => self.group,
+        };
+        let groups = cols.len() / group;
+        // SAFETY: the caller gives this thread these columns of a row of the encoder's. The groups, n < groups, cover them in
+        // order, so that all columns before those of a group were encoded with the same staging memory, or come before a
+        // block, which begins with a multiple of STAGED: none of those is staged. Of the threads that encode a row's blocks
+        // only the first block's keeps the parameters.
         unsafe {
             for n in 0..groups {
-                let cols = n * self.group..(n + 1) * self.group;
-                let stats = self.encoder.measure(s, row, cols.clone());
-                let params = self.params(Some(row * groups + n), stats);
+                let first = cols.start + n * group;
+                let cols = first..first + group;
+                let (kept, stats) = match stats {
+                    Some(stats) => ((first == 0).then_some(row), stats),
+                    None => {
+                        let stats = self.encoder.measure(s, row, cols.clone());
+                        (Some(row * groups + n), stats)
+                    }
+                };
+                let params = self.params(kept, stats);
                 self.encoder.encode(s, cols, params, &mut staging);
             }
-            self.encoder.flush(cols, &staging);
+            self.encoder.flush(cols.end, &staging);
         }
     }
 }

@@ -64,6 +64,7 @@ impl<T: Element, P: Score<T>> SoftmaxRows<'_, T, P> {
 
 impl<T: Element, P: Score<T>> TwoPassRow for SoftmaxRows<'_, T, P> {
     type Stat = MaxSum;
+    const OWN_LOOP: bool = true;
     const NEEDS_SCRATCH: bool = !Self::IS_F32;
 
     fn cost(cols: usize) -> usize {
@@ -105,7 +106,19 @@ impl<T: Element, P: Score<T>> TwoPassRow for SoftmaxRows<'_, T, P> {
     }
 
     #[inline(always)]
-    unsafe fn process_row<S: Simd>(&self, s: S, row: usize, cols: usize, scratch: *mut f32) {
+    unsafe fn process_row<S: Simd>(
+        &self,
+        s: S,
+        row: usize,
+        cols: Range<usize>,
+        stat: Option<MaxSum>,
+        scratch: *mut f32,
+    ) {
+        if let Some(stat) = stat {
+            // SAFETY: the caller's promise is the same.
+            return unsafe { self.apply(s, row, cols, stat) };
+        }
+        let cols = cols.end;
         // SAFETY: x and y have this row of `cols` elements, of which the first `scores.len` have a score, and `full` is at most
         // that. `e` has room for as many f32 and a vector more if it is the scratch, for `cols` if it is y, and only whole
         // vectors of the first `full` elements are stored to it.
