@@ -60,7 +60,7 @@ fn check_16_bits<S: Simd, T: Element>(s: S, x: &[f32]) {
     };
     for (i, &x) in x.iter().enumerate() {
         assert!(same(T::narrow(x).widen(), narrow[i].widen()), "{x} rounded");
-        assert!(same(narrow[i].widen(), wide[i]), "{:?} widened", narrow[i]);
+        assert!(same(narrow[i].widen(), wide[i]), "{x} rounded and widened");
     }
 }
 
