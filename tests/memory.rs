@@ -23,11 +23,13 @@ unsafe impl GlobalAlloc for Counting {
         let now = NOW.fetch_add(layout.size(), Relaxed) + layout.size();
         PEAK.fetch_max(now, Relaxed);
         LARGEST.fetch_max(layout.size(), Relaxed);
-        System.alloc(layout)
+        // SAFETY: the caller keeps the same contract.
+        unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
         NOW.fetch_sub(layout.size(), Relaxed);
-        System.dealloc(p, layout)
+        // SAFETY: the caller keeps the same contract.
+        unsafe { System.dealloc(p, layout) }
     }
 }
 

@@ -28,21 +28,25 @@ fn grown(bytes: usize) {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         grown(layout.size());
-        System.alloc(layout)
+        // SAFETY: the caller keeps the same contract.
+        unsafe { System.alloc(layout) }
     }
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         grown(layout.size());
-        System.alloc_zeroed(layout)
+        // SAFETY: the caller keeps the same contract.
+        unsafe { System.alloc_zeroed(layout) }
     }
     unsafe fn realloc(&self, p: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // As if a new block stood beside the old one for a moment.
         grown(size);
         NOW.fetch_sub(layout.size(), Relaxed);
-        System.realloc(p, layout, size)
+        // SAFETY: the caller keeps the same contract.
+        unsafe { System.realloc(p, layout, size) }
     }
     unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
         NOW.fetch_sub(layout.size(), Relaxed);
-        System.dealloc(p, layout)
+        // SAFETY: the caller keeps the same contract.
+        unsafe { System.dealloc(p, layout) }
     }
 }
 

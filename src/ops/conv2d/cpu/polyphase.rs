@@ -171,6 +171,21 @@ impl<T: Element> Pack<'_, T> {
         Columns { of_phase, common }
     }
 
+    /// Copies columns of a phase, one by one: those at the edges, or all if the stride is an unusual one. Never inlined: it would
+    /// be unrolled in eight places of each kernel.
+    ///
+    /// # Safety
+    /// `from` is a row of x and `to` the phase's row in a packed plane; the columns are pixels of the row.
+    #[inline(never)]
+    unsafe fn copy(&self, phase: usize, columns: Range<usize>, from: *const T, to: *mut f32) {
+        let first = self.origin[1] + phase as isize;
+        for j in columns {
+            let col = (first + (j * self.layout.stride[1]) as isize) as usize;
+            // SAFETY: column j is the row's pixel `col`.
+            unsafe { *to.add(j) = (*from.add(col * self.x.column_stride())).widen() };
+        }
+    }
+
     /// One row of the image, which begins at `from`, to all phases across.
     ///
     /// # Safety
@@ -184,28 +199,23 @@ impl<T: Element> Pack<'_, T> {
         from: *const T,
         to: *mut f32,
     ) {
-        let PolyphaseLayout { stride, rows, cols } = self.layout;
+        let PolyphaseLayout { rows, cols, .. } = self.layout;
         let to_phase = |phase: usize| to.wrapping_add(phase * rows * cols);
         for (phase, inside) in of_phase.iter().enumerate() {
             let to = to_phase(phase);
-            let first = self.origin[1] + phase as isize;
-            let copy = |columns: Range<usize>| {
-                for j in columns {
-                    let col = (first + (j * stride[1]) as isize) as usize;
-                    // SAFETY: the columns are below `cols` and `inside`, where they are pixels of the row.
-                    unsafe { *to.add(j) = (*from.add(col * self.x.column_stride())).widen() };
-                }
+            let one_by_one = match common.is_empty() {
+                true => [inside.clone(), 0..0],
+                false => [inside.start..common.start, common.end..inside.end],
             };
-            // SAFETY: the phase's row has `cols` elements, of which `inside` is a part.
+            // SAFETY: the phase's row has `cols` elements, of which `inside` is a part, where columns are pixels of the row.
             unsafe {
                 zero(s, to, 0..inside.start);
                 zero(s, to, inside.end..cols);
-            }
-            if common.is_empty() {
-                copy(inside.clone());
-            } else {
-                copy(inside.start..common.start);
-                copy(common.end..inside.end);
+                for columns in one_by_one {
+                    if !columns.is_empty() {
+                        self.copy(phase, columns, from, to);
+                    }
+                }
             }
         }
         if !common.is_empty() {
