@@ -193,7 +193,7 @@ impl Mailbox {
 struct Sealed(#[allow(dead_code, reason = "it is only held")] Arc<Seal>);
 
 impl Sealed {
-    fn new(seal: &Arc<Seal>, value: &Tensor, token: &Tensor) -> Result<Tensor> {
+    fn gradient(seal: &Arc<Seal>, value: &Tensor, token: &Tensor) -> Result<Tensor> {
         super::apply_kernel("token", Sealed(seal.clone()), &[value, token])
     }
 }
@@ -280,7 +280,7 @@ impl<O: MultiOp> Op for Node<O> {
             }
             let inputs = inputs.into_iter().enumerate();
             let seal = self.input_grads.leave(inputs.filter_map(|(i, grad)| Some((i, grad?))));
-            links.iter().map(|link| Sealed::new(&seal, grad, link).map(Some)).collect()
+            links.iter().map(|link| Sealed::gradient(&seal, grad, link).map(Some)).collect()
         }
     }
 }
@@ -327,7 +327,7 @@ impl Op for Output {
     }
     fn bwd(&self, tokens: &[&Tensor], _: &Tensor, grad: &Tensor) -> Grads {
         let seal = self.grads.leave([(self.i, grad.clone())]);
-        Ok(vec![Some(Sealed::new(
+        Ok(vec![Some(Sealed::gradient(
             &seal,
             &tokens[0].zeros_like()?,
             tokens[0],
