@@ -192,6 +192,12 @@ arm_tests() (
         -Zbuild-std=std,panic_unwind,test
 )
 
+# What runs on an x86-64 CPU without AVX2: the references, by every route.
+tests_without_kernels() {
+    CANDLE_FUSED_CPU_KERNELS=off CANDLE_FUSED_TEST_GRID=reduced cargo test --test custom_ops --test main -- \
+        custom_ops applied_by_hand arguments_that_do_not_suit grid::
+}
+
 # Accesses out of bounds of public CustomOps, whatever they are applied to. Needs a build of its own, of one test.
 sanitizer_tests() {
     RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address \
@@ -210,6 +216,7 @@ debian_step() {
 }
 
 linux_only() {
+    step "tests without CPU kernels" tests_without_kernels
     step "CustomOps with AddressSanitizer" sanitizer_tests
     step "softmetal: format and clippy" softmetal_lints
     softmetal_step "tests on softmetal" softmetal_tests

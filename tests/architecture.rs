@@ -129,6 +129,26 @@ fn no_arrow_points_back() {
     );
 }
 
+/// The op and the name of each export: `op: name, name = references;` in the text of `ops/mod.rs`.
+pub fn exports(text: &str) -> Vec<(String, String)> {
+    let (_, list) = text.split_once("\nexports! {").expect("a list of exports");
+    let mut exports = Vec::new();
+    for entry in list.split(';') {
+        let Some((op, names)) = entry.split_once(':') else {
+            continue;
+        };
+        let names = names.split('=').next().unwrap_or_default();
+        let names = names.split(',').map(|name| name.trim().to_string());
+        exports.extend(names.map(|name| (op.trim().to_string(), name)));
+    }
+    exports
+}
+
+fn exports_by_name(text: &str) -> BTreeMap<String, String> {
+    let by_name = exports(text).into_iter().map(|(op, name)| (name, op));
+    by_name.collect()
+}
+
 /// For each op, the ops that its code names: by `crate::ops::…`, and by `super::…` from the op's own `mod.rs`. Names that
 /// `ops/mod.rs` re-exports stand for the op that they come from.
 fn ops_named_by_ops() -> BTreeMap<String, BTreeSet<String>> {
@@ -137,15 +157,8 @@ fn ops_named_by_ops() -> BTreeMap<String, BTreeSet<String>> {
         .iter()
         .find(|(path, _)| path == "ops/mod.rs")
         .expect("ops/mod.rs");
-    let mut home = BTreeMap::new();
-    for export in exports.split("pub use ").skip(1) {
-        let Some((op, names)) = export.split_once("::") else {
-            continue;
-        };
-        for name in names.split(|c: char| !(c.is_alphanumeric() || c == '_')) {
-            home.insert(name.to_string(), op.to_string());
-        }
-    }
+    let home = exports_by_name(exports);
+    assert_eq!(home["swiglu"], "glu");
     let ops: BTreeSet<String> = files
         .iter()
         .filter_map(|(path, _)| {

@@ -3,7 +3,7 @@
 
 mod cases;
 
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_fused::ops::*;
 use cases::form::Form;
 use std::fmt::Write;
@@ -199,6 +199,64 @@ fn other_lengths_and_ranks_are_errors() -> Result<()> {
     ];
     for (i, result) in results.into_iter().enumerate() {
         assert!(result.is_err(), "call {i} is accepted");
+    }
+    Ok(())
+}
+
+fn assert_close(got: &Tensor, want: &Tensor) -> Result<()> {
+    assert_eq!(got.dims(), want.dims());
+    let (got, want) = (got.flatten_all()?, want.flatten_all()?);
+    let pairs = got.to_vec1::<f32>()?.into_iter().zip(want.to_vec1()?);
+    for (got, want) in pairs {
+        let want: f32 = want;
+        assert!(
+            (got - want).abs() <= 1e-5 * want.abs().max(1.0),
+            "{got} for {want}"
+        );
+    }
+    Ok(())
+}
+
+/// Applied by hand an op trains, with kernels and (`CANDLE_FUSED_CPU_KERNELS=off`) without.
+#[test]
+fn applied_by_hand_ops_train() -> Result<()> {
+    let x = Var::new(&[[1f32, -2., 3.], [0.5, 4., -1.]], &Device::Cpu)?;
+    let weight = Var::new(&[2f32, 0.5, -1.], &Device::Cpu)?;
+    let by_hand = x.apply_op2(&weight, RmsNorm { eps: 1e-5 })?;
+    let reference = candle_fused::reference::row_norm::reference_rms(&x, Some(&weight), 1e-5)?;
+    assert_close(&by_hand, &reference)?;
+    let got = by_hand.sqr()?.sum_all()?.backward()?;
+    let want = reference.sqr()?.sum_all()?.backward()?;
+    for var in [&x, &weight] {
+        assert_close(got.get(var).unwrap(), want.get(var).unwrap())?;
+    }
+    // One that is not trained gets nothing.
+    let frozen = weight.detach();
+    let grads = x
+        .apply_op2(&frozen, RmsNorm { eps: 1e-5 })?
+        .sum_all()?
+        .backward()?;
+    assert!(grads.get(&x).is_some() && grads.get(&frozen).is_none());
+    Ok(())
+}
+
+/// In place, an op applied by hand changes its view and nothing else.
+#[test]
+fn applied_by_hand_ops_work_in_place() -> Result<()> {
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        let x = Tensor::arange(-12f32, 12., &Device::Cpu)?
+            .reshape((4, 6))?
+            .to_dtype(dtype)?;
+        let before = x.copy()?;
+        let view = x.narrow(1, 2, 3)?.t()?;
+        view.inplace_op1(&Activation(Act::Relu))?;
+        let parts = [
+            before.narrow(1, 0, 2)?,
+            before.narrow(1, 2, 3)?.relu()?,
+            before.narrow(1, 5, 1)?,
+        ];
+        let want = Tensor::cat(&parts, 1)?;
+        assert_close(&x.to_dtype(DType::F32)?, &want.to_dtype(DType::F32)?)?;
     }
     Ok(())
 }

@@ -21,8 +21,8 @@ pub mod scratch;
 pub mod simd;
 pub mod two_pass;
 
-/// Runs `$body` with `$T` bound to the storage's element type and, in the closure form, `$s` to its
-/// elements.
+/// Runs `$body` with `$T` bound to the storage's element type and, in the closure form, `$s` to its `Vec` of elements: by
+/// shared or by mutable reference, as the storage is given.
 macro_rules! with_float {
     ($op:expr, $storage:expr, |$s:ident: &[$T:ident]| $body:expr) => {
         match $storage {

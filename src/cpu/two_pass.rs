@@ -63,8 +63,9 @@ pub trait TwoPassRow: Copy + Send + Sync {
     /// `rows_together` at the same time are given different columns.
     unsafe fn apply<S: Simd>(&self, s: S, row: usize, cols: Range<usize>, stat: Self::Stat);
 
-    /// Writes some columns of a row: all of them, which it measures itself, if `stat` is `None`; otherwise as `apply`. Called
-    /// in place of `measure` and `apply` if `OWN_LOOP`: for ops that can keep something between the two passes.
+    /// Writes some columns of a row: all of them, which it measures itself, if `stat` is `None`; otherwise a block, as `apply`
+    /// would. The engine calls it instead of `apply` if `OWN_LOOP`, for ops that can keep something between the two passes;
+    /// `measure` is called for blocks all the same.
     ///
     /// Law: writes what `measure` and `apply` would, up to rounding.
     ///

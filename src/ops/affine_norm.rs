@@ -1,7 +1,8 @@
-//! The gradients of norms with an optional weight and bias, all of them from one op.
+//! What norms with an optional weight and bias share: their arguments, and their gradients, all of them from one op.
 
+use crate::check;
 use crate::layout::as_vector;
-use crate::op::{self, Grads, Op};
+use crate::op::{self, Grads, Op, Spec};
 use candle_core::shape::Dim;
 use candle_core::{Result, Tensor};
 use std::sync::{Mutex, PoisonError};
@@ -27,6 +28,13 @@ pub fn with_args<R>(
         (Some(weight), Some(bias)) => f(&[x, weight, bias]),
         (None, Some(bias)) => f(&[x, &ones(x, bias)?, bias]),
     }
+}
+
+/// The vectors behind x have an element for each of the `len` of its `of_what`.
+pub fn check_vectors(name: &str, args: &[Spec<'_>], len: usize, of_what: &str) -> Result<()> {
+    // The last first: a weight of ones may have been made for the bias.
+    let mut vectors = args.iter().zip(["x", "weight", "bias"]).skip(1).rev();
+    vectors.try_for_each(|(&vector, called)| check::vector(name, called, vector, len, of_what))
 }
 
 /// A weight of ones for `x`, as long as `bias`. The last one is kept: a layer asks for the same at every step.

@@ -120,11 +120,7 @@ impl Op for GroupNorm {
                 format!("got {groups} groups, expected a divisor of x's {channels} channels");
             return Err(check::error(name, message));
         }
-        // The last first: a weight of ones may have been made for the bias.
-        for (vector, called) in args.iter().zip(Self::ARGS).skip(1).rev() {
-            check::vector(name, called, *vector, channels, "channels")?;
-        }
-        Ok(())
+        affine_norm::check_vectors(name, args, channels, "channels")
     }
     kernels!(self, args => device::forward(*self, args));
     fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {

@@ -160,7 +160,12 @@ pub(crate) fn grad_weight(x: &Tensor, g: &Tensor, scale: f32) -> Result<Tensor> 
 /// Σ over all dims but the last, as a product with ones.
 pub(crate) fn column_sums(g: &Tensor) -> Result<Tensor> {
     let g = flatten_rows(g)?;
-    let ones = Tensor::ones(g.dim(0)?, g.dtype(), g.device())?;
+    let (rows, cols) = g.dims2()?;
+    if rows == 0 {
+        // Candle can't make a tensor of no ones on Metal.
+        return Tensor::zeros(cols, g.dtype(), g.device());
+    }
+    let ones = Tensor::ones(rows, g.dtype(), g.device())?;
     frozen_product(&ones, &g.t()?, 1.0)
 }
 

@@ -173,11 +173,7 @@ impl Op for RowNorm {
         check::has_dims(name, args[0].layout)?;
         check::eps(name, self.eps.into())?;
         let cols = args[0].dims()[args[0].rank() - 1];
-        // The last first: a weight of ones may have been made for the bias.
-        for (vector, called) in args.iter().zip(Self::ARGS).skip(1).rev() {
-            check::vector(name, called, *vector, cols, "last dim")?;
-        }
-        Ok(())
+        affine_norm::check_vectors(name, args, cols, "last dim")
     }
     kernels!(self, args => device::forward(*self, args));
     fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {

@@ -55,7 +55,8 @@ impl Blocks {
         }
     }
 
-    /// The image of the n-th block over all images, and the block's first position.
+    /// Which image (or group of an image's channels, as the caller counts them) has the n-th block of all, and the block's first
+    /// position.
     pub fn first(&self, n: usize) -> (usize, [usize; 2]) {
         let [down, across] = self.count;
         let (image, block) = (n / (down * across), n % (down * across));

@@ -50,9 +50,9 @@ pub fn forward(conv: &Conv2d, shape: &Conv2dShape, args: &[Arg]) -> Result<(CpuS
     with_float!(NAME, x, |x: &[T]| {
         let weights = gather::contiguous(w.as_slice::<T>()?, wl);
         let x = Image::new(x, xl);
-        output(shape.y_shape(), args.get(2), conv.act, |out: Output<T>| {
-            convolve(algo, shape, x, &weights, cache, out)
-        })
+        let write = |out: Output<T>| convolve(algo, shape, x, &weights, cache, out);
+        // SAFETY: `convolve` writes every output.
+        unsafe { output(shape.y_shape(), args.get(2), conv.act, write) }
     })
 }
 
@@ -70,7 +70,8 @@ pub fn transposed(act: Act, shape: &Conv2dShape, args: &[Arg]) -> Result<(CpuSto
             let algo = algo.unwrap_or(ConvAlgo::ImplicitGemm);
             convolve(algo, &plain, y, &flip_kernels(shape, &weights), None, out)
         };
-        output(shape.x_shape(), args.get(2), act, write)
+        // SAFETY: `convolve` and `by_phases` write every output.
+        unsafe { output(shape.x_shape(), args.get(2), act, write) }
     })
 }
 
@@ -88,8 +89,11 @@ pub fn weight_grad(shape: &Conv2dShape, args: &[Arg]) -> Result<(CpuStorage, Sha
     })
 }
 
-/// A result of this shape, which `write` writes in full.
-fn output<T: Element>(
+/// A result of this shape.
+///
+/// # Safety
+/// `write` writes all of the output that it is given.
+unsafe fn output<T: Element>(
     shape: Shape,
     bias: Option<&Arg>,
     act: Act,
@@ -108,7 +112,7 @@ fn output<T: Element>(
             write(unsafe { Output::new(data, dims, bias.as_deref(), act) })
         }
     };
-    // SAFETY: `convolve` and `by_phases`, which the callers give as `write`, write every output.
+    // SAFETY: the caller's `write` writes every output.
     let y = unsafe { alloc::build::<T>(count, fill) };
     Ok((T::wrap(y), shape))
 }

@@ -8,7 +8,7 @@ use crate::cpu::{alloc, scratch};
 use crate::ops::quantize::cpu::Decoder;
 use std::ops::Range;
 
-/// Rows or columns of W that are decoded at a time at most. Of 4096 columns, 64 rows are 1 MB, about a second cache.
+/// Rows or columns of W that are decoded at a time at most. Of 4096 columns, 64 rows are 1 MB, about an L2 cache.
 const MAX_TILE_ROWS: usize = 64;
 const MAX_TILE_COLS: usize = 512;
 /// A tile of columns begins with the first code of a byte, of every packing: 1, 2, 4, 5 or 8 codes to a byte.
@@ -35,7 +35,7 @@ pub fn multiply<T: Element>(w: &Decoder, side: Side, x: Matrix<f32>, bias: Optio
     let cost = (rows * terms / 8).max(1) + 4 * terms;
     let len = tile_len(width, cost).min(most).next_multiple_of(align);
     // SAFETY: the tiles cover all columns of the result, and `Narrow` writes those of its tile for every row. The scratch
-    // memory has room for the tile of W, `width` by `terms` either way, and for its sums.
+    // memory has room for the tile of W, `tile.len() · terms` weights on either side, and for its sums.
     unsafe {
         alloc::build(rows * width, |out: *mut T| {
             let out = Shared::new(out);

@@ -114,7 +114,7 @@ impl<T: Element> Kernel for MeasureColumns<'_, T> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        // Only folds over a row's end are padded by `first`.
+        // `first` fills vectors that are not full, which this loop has none of.
         let first = 0.0;
         match self.levels {
             Levels::Ternary | Levels::Sign { .. } => self.fold(s, Sums),

@@ -1,7 +1,7 @@
 //! The statistics that scales are computed from: sums, maxima and minima.
 
 use crate::cpu::element::Element;
-use crate::cpu::fold::{fold, Fold};
+use crate::cpu::fold::{fold, Fold, Join};
 use crate::cpu::simd::Simd;
 use crate::quant::Levels;
 
@@ -94,7 +94,7 @@ macro_rules! max_fold {
         }
 
         impl Fold<1, $n> for $name {
-            const START: f32 = f32::NEG_INFINITY;
+            const JOIN: Join = Join::Max;
             fn pad(&self) -> [f32; 1] {
                 [self.first]
             }
@@ -106,14 +106,6 @@ macro_rules! max_fold {
                     *acc = $s.max($s.select(finite, value, infinity), *acc);
                 }
                 acc
-            }
-            #[inline(always)]
-            fn join<S: Simd>(s: S, a: S::F, b: S::F) -> S::F {
-                s.max(a, b)
-            }
-            #[inline(always)]
-            fn finish<S: Simd>(s: S, acc: S::F) -> f32 {
-                s.reduce_max(acc)
             }
         }
     };

@@ -32,8 +32,8 @@ impl MaxSum {
         scores: ScoreRow<T, P>,
         cols: Range<usize>,
     ) -> Self {
-        // SAFETY: the loops ask for scores below `end`, of which there are `scores.len` or more; `full` lies whole vectors behind
-        // `cols.start` and less than a vector before `end`.
+        // SAFETY: only scores below `end` ≤ `scores.len` are loaded: `full` lies whole vectors behind `cols.start` and at most
+        // at `end`, and if `end` lies before `cols.start`, both loops are empty.
         unsafe {
             let end = cols.end.min(scores.len);
             let full = cols.start + end.saturating_sub(cols.start) / S::LANES * S::LANES;

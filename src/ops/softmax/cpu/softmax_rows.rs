@@ -120,8 +120,8 @@ impl<T: Element, P: Score<T>> TwoPassRow for SoftmaxRows<'_, T, P> {
         }
         let cols = cols.end;
         // SAFETY: x and y have this row of `cols` elements, of which the first `scores.len` have a score, and `full` is at most
-        // that. `e` has room for as many f32 and a vector more if it is the scratch, for `cols` if it is y, and only whole
-        // vectors of the first `full` elements are stored to it.
+        // that. `e` has room for `cols` f32 and a vector more if it is the scratch, for `cols` if it is y, and only whole
+        // vectors of the first `full` elements are stored to it. If y is x, an element is read before it is written.
         unsafe {
             let (scores, y) = (self.scores(row), self.y.get().add(row * cols));
             let e = if Self::IS_F32 { y.cast() } else { scratch };

@@ -1,4 +1,4 @@
-//! The weights, transformed to Winograd's domain, and a cache of them.
+//! The weights, transformed to Winograd's domain.
 
 use super::super::widen::widened;
 use super::transform::rows_of_columns;

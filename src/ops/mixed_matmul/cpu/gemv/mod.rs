@@ -1,4 +1,5 @@
-//! A GEMV of few rows of x, which reads W's packed codes once and multiplies them as integers.
+//! A GEMV of few rows of x, which multiplies W's codes as integers, packed as they are, and reads them once for every few
+//! rows of x.
 //!
 //! x is written as fixed-point numbers `t · q` ([`FixedPointRows`]). With a code c, the center code m and its value
 //! `base` ([`CodeValues`]), and the scale s of W's group, the product of a row of x and a row of W is
