@@ -3,8 +3,9 @@
 
 mod cases;
 
-use candle_core::{DType, Device, Result, Tensor, Var};
+use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Result, Shape, Tensor, Var};
 use candle_fused::ops::*;
+use candle_fused::quant::{ScaleScope, Scheme};
 use cases::form::Form;
 use std::fmt::Write;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -21,6 +22,8 @@ const SHAPES: &[&[usize]] = &[
     &[5, 32],
     &[4, 5],
     &[3, 32],
+    &[0, 32],
+    &[1, 32],
     &[0, 512],
     &[512, 0],
     &[2, 4, 5],
@@ -78,7 +81,7 @@ fn views(shape: &[usize]) -> Result<Vec<Tensor>> {
     Ok(views)
 }
 
-/// Every combination of so many of them.
+/// Every list of `count` of the items.
 fn product<T: Clone>(items: &[T], count: usize) -> Vec<Vec<T>> {
     (0..count).fold(vec![vec![]], |lists, _| {
         let extended = |list: &Vec<T>| {
@@ -237,6 +240,97 @@ fn applied_by_hand_ops_train() -> Result<()> {
         .sum_all()?
         .backward()?;
     assert!(grads.get(&x).is_some() && grads.get(&frozen).is_none());
+    Ok(())
+}
+
+/// Layouts that no tensor of Candle's has: by `cpu_fwd` anything can be passed.
+#[test]
+fn absurd_layouts_are_errors() -> Result<()> {
+    let storage = CpuStorage::F32(vec![1.0; 4]);
+    let layout = |dims: &[usize], strides: &[usize], offset| {
+        Layout::new(Shape::from(dims), strides.to_vec(), offset)
+    };
+    let refused = [
+        // Not a stride for each dim.
+        layout(&[4, 100_000], &[1], 0),
+        layout(&[4], &[1, 1], 0),
+        layout(&[0], &[], 2),
+        layout(&[], &[1], 0),
+        // Outside of the storage.
+        layout(&[5], &[1], 0),
+        layout(&[4], &[1], 1),
+        layout(&[2, 2], &[3, 1], 1),
+        layout(&[2, 2], &[usize::MAX, 2], 0),
+    ];
+    // Without elements there is nothing to be outside of anything.
+    let empty = [
+        layout(&[0, 8], &[8, usize::MAX], usize::MAX),
+        layout(&[0, 8], &[0, 5], 3),
+        layout(&[8, 0], &[usize::MAX, usize::MAX], 9),
+    ];
+    macro_rules! each {
+        ($($op:expr),*) => {$({
+            for layout in &refused {
+                let result = CustomOp1::cpu_fwd(&$op, &storage, layout);
+                assert!(result.is_err(), "{} takes {layout:?}", stringify!($op));
+            }
+            for layout in &empty {
+                if let Ok((_, shape)) = CustomOp1::cpu_fwd(&$op, &storage, layout) {
+                    assert_eq!(shape.elem_count(), 0, "{} of {layout:?}", stringify!($op));
+                }
+            }
+        })*};
+    }
+    let (eps, int8) = (1e-5, Scheme::int8(ScaleScope::Row));
+    each!(
+        Activation(Act::Silu),
+        Dropout {
+            relu: false,
+            p: 0.5,
+            seed: 1
+        },
+        FakeQuantize {
+            scheme: int8,
+            clipped: false
+        },
+        GluPacked(Act::Silu),
+        LayerNorm { eps },
+        RmsNorm { eps },
+        Softmax { dim: 0, log: false },
+        Softmax { dim: 1, log: true }
+    );
+    Ok(())
+}
+
+/// A held tensor that tracks gradients would get none, without a word.
+#[test]
+fn held_tensors_that_train_are_refused() -> Result<()> {
+    let weight = Var::new(&[[1f32, 2.], [3., 4.]], &Device::Cpu)?;
+    let lora = Lora {
+        weight: weight.as_tensor().clone(),
+        bias: None,
+        scale: 1.0,
+        dropout: None,
+    };
+    let x = Var::new(&[[1f32, 2.]], &Device::Cpu)?;
+    assert!(x
+        .apply_op3(&x.copy()?, &weight.narrow(1, 0, 1)?, lora)
+        .is_err());
+    let w = quantize(
+        &Tensor::ones((5, 32), DType::F32, &Device::Cpu)?,
+        Scheme::ternary(ScaleScope::Row),
+    )?;
+    let scales = Var::from_tensor(w.scales())?.into_inner();
+    let w = Quantized::new(
+        w.codes().clone(),
+        scales,
+        None,
+        w.shape().clone(),
+        *w.scheme(),
+    )?;
+    let x = Tensor::ones((2, 32), DType::F32, &Device::Cpu)?;
+    assert!(x.apply_op1(BitLinear { weight: w.clone() }).is_err());
+    assert!(x.apply_op1(MixedMatmul { weight: w }).is_err());
     Ok(())
 }
 

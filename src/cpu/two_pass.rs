@@ -36,7 +36,7 @@ pub trait TwoPassRow: Copy + Send + Sync {
     fn cost(cols: usize) -> usize;
 
     /// Rows that add to the same memory in `apply`: this many neighbours, counted from row 0, stay on one thread, which
-    /// takes them in order.
+    /// takes them in order. Either 1 or at least `WHOLE_FROM`, so that rows which are cut into blocks all belong together.
     fn rows_together(&self) -> usize {
         1
     }
@@ -171,6 +171,10 @@ pub unsafe fn apply_rows<R: TwoPassRow>(op: R, cols: usize, stats: &[R::Stat]) {
     let cost = R::cost(cols.min(blocks.len));
     // Blocks of the same columns follow one another, row by row.
     let together = op.rows_together().min(rows);
+    debug_assert!(
+        together == 0 || rows.is_multiple_of(together),
+        "rows that belong together lie in two blocks of columns"
+    );
     parallel::ranges(blocks.count(), cost, together, |units| {
         let pass = Pass::Apply(stats);
         dispatch(Blockwise {

@@ -12,6 +12,7 @@ pub(crate) trait AnyOp: Send + Sync {
     /// [`Op::ARGS`]
     fn arg_names(&self) -> &'static [&'static str];
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()>;
+    fn held(&self) -> Vec<&Tensor>;
     fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage>;
     #[cfg(feature = "metal")]
     fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage>;
@@ -25,6 +26,9 @@ impl<O: Op> AnyOp for O {
     }
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
         super::check(self, name, args)
+    }
+    fn held(&self) -> Vec<&Tensor> {
+        Op::held(self)
     }
     fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
         Op::cpu(self, args)

@@ -6,7 +6,7 @@ use super::{Arg, ArgMut, Args, Grads, KernelStorage, OpResult};
 use crate::check;
 use candle_core::backend::{BackendDevice, BackendStorage};
 use candle_core::op::BackpropOp;
-use candle_core::{CpuStorage, Layout, Result, Storage, Tensor, Var};
+use candle_core::{CpuStorage, DType, Layout, Result, Storage, Tensor, Var};
 
 /// The result of an op whose arguments Candle has locked: they are copied.
 pub(crate) fn forward(
@@ -14,6 +14,10 @@ pub(crate) fn forward(
     op: &dyn AnyOp,
     args: Args<CpuStorage>,
 ) -> OpResult<CpuStorage> {
+    if let Some((x, _)) = args.iter().find(|(x, _)| x.dtype() == DType::F64) {
+        // As with kernels: f64 is for the functions, which call the reference themselves.
+        return Err(check::unsupported_dtype(name, x.dtype()));
+    }
     let args = args.iter().map(|arg| {
         let (storage, shape) = (Storage::Cpu(contiguous(name, *arg)?), arg.1.shape().clone());
         Ok(Tensor::from_storage(

@@ -110,22 +110,20 @@ fn spec<'a, S: KernelStorage>(&(storage, layout): &Arg<'a, S>) -> Spec<'a> {
     }
 }
 
-/// Every element of the layout lies in a storage of `len` elements. A tensor's own layout always fits; one that a user
-/// passes to `cpu_fwd` by hand need not.
-fn in_bounds(name: &'static str, len: usize, layout: &Layout) -> Result<()> {
+/// The layout has a stride for each dim, and every element of it lies in a storage of `len` elements. A tensor that Candle made
+/// has such a layout; one that a user passes to `cpu_fwd` by hand, or makes a tensor of, need not have.
+pub(super) fn in_bounds(name: &'static str, len: usize, layout: &Layout) -> Result<()> {
     let (dims, strides) = (layout.dims(), layout.stride());
-    if dims.contains(&0) {
-        return Ok(());
-    }
-    let last = dims
-        .iter()
-        .zip(strides)
+    let extent = dims.iter().zip(strides);
+    let last = extent
+        .into_iter()
         .try_fold(layout.start_offset(), |at, (&dim, &stride)| {
-            at.checked_add((dim - 1).checked_mul(stride)?)
+            at.checked_add(dim.saturating_sub(1).checked_mul(stride)?)
         });
-    match last {
-        Some(last) if last < len => Ok(()),
-        _ => Err(check::error(
+    let inside = dims.contains(&0) || last.is_some_and(|last| last < len);
+    match dims.len() == strides.len() && inside {
+        true => Ok(()),
+        false => Err(check::error(
             name,
             format!(
                 "got {layout:?} of a storage of {len} elements, expected a layout inside of it"
@@ -154,7 +152,29 @@ pub(crate) fn forward<S: KernelStorage, const N: usize>(
         in_bounds(name, storage.len(), layout)?;
     }
     op.check(name, &args.each_ref().map(spec))?;
+    check::frozen(name, &op.held())?;
+    if args.iter().all(|(_, layout)| !layout.dims().contains(&0)) {
+        return S::run(name, op, &args);
+    }
+    let layouts = args.map(|(_, layout)| without_places(layout));
+    let mut args = args;
+    for (arg, layout) in args.iter_mut().zip(&layouts) {
+        arg.1 = layout;
+    }
     S::run(name, op, &args)
+}
+
+/// The layout, but a plain one if it has no elements: strides and the offset could then be anything, and kernels would compute
+/// with them.
+fn without_places(layout: &Layout) -> Layout {
+    if !layout.dims().contains(&0) {
+        return layout.clone();
+    }
+    let mut strides = vec![1usize; layout.dims().len()];
+    for i in (1..strides.len()).rev() {
+        strides[i - 1] = strides[i].saturating_mul(layout.dims()[i]);
+    }
+    Layout::new(layout.shape().clone(), strides, 0)
 }
 
 pub(crate) fn bwd<const N: usize>(
@@ -194,5 +214,9 @@ pub(crate) fn inplace<S: KernelStorage>(
     no_overlap(name, x.1)?;
     let specs: Vec<Spec> = args.iter().map(spec).collect();
     op.check_inplace(name, &specs)?;
-    S::run_inplace(name, op, x, rest)
+    check::frozen(name, &op.held())?;
+    match x.1.dims().contains(&0) {
+        true => Ok(()),
+        false => S::run_inplace(name, op, x, rest),
+    }
 }

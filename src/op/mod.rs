@@ -98,6 +98,12 @@ pub(crate) trait Op: Send + Sync + 'static {
         Ok(())
     }
 
+    /// The tensors that the op holds beside its arguments. They get no gradient, so a call with one that tracks gradients is
+    /// refused.
+    fn held(&self) -> Vec<&Tensor> {
+        Vec::new()
+    }
+
     /// The result on the CPU.
     fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage>;
 

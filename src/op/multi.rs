@@ -193,11 +193,7 @@ impl Mailbox {
 struct Sealed(#[allow(dead_code, reason = "it is only held")] Arc<Seal>);
 
 impl Sealed {
-<<<<<<< HEAD
-    fn apply(seal: &Arc<Seal>, value: &Tensor, token: &Tensor) -> Result<Tensor> {
-=======
     fn gradient(seal: &Arc<Seal>, value: &Tensor, token: &Tensor) -> Result<Tensor> {
->>>>>>> wt-plumbing
         super::apply_kernel("token", Sealed(seal.clone()), &[value, token])
     }
 }
@@ -284,11 +280,7 @@ impl<O: MultiOp> Op for Node<O> {
             }
             let inputs = inputs.into_iter().enumerate();
             let seal = self.input_grads.leave(inputs.filter_map(|(i, grad)| Some((i, grad?))));
-<<<<<<< HEAD
-            links.iter().map(|link| Sealed::apply(&seal, grad, link).map(Some)).collect()
-=======
             links.iter().map(|link| Sealed::gradient(&seal, grad, link).map(Some)).collect()
->>>>>>> wt-plumbing
         }
     }
 }
@@ -335,11 +327,7 @@ impl Op for Output {
     }
     fn bwd(&self, tokens: &[&Tensor], _: &Tensor, grad: &Tensor) -> Grads {
         let seal = self.grads.leave([(self.i, grad.clone())]);
-<<<<<<< HEAD
-        Ok(vec![Some(Sealed::apply(
-=======
         Ok(vec![Some(Sealed::gradient(
->>>>>>> wt-plumbing
             &seal,
             &tokens[0].zeros_like()?,
             tokens[0],

@@ -1,6 +1,7 @@
 //! The storages that kernels read and write: the CPU's and Metal's, by one trait.
 
 use super::any::{AnyInplaceOp, AnyOp};
+use super::candle::in_bounds;
 use super::{by_reference, Arg, ArgMut, Args, OpResult};
 use crate::check;
 use candle_core::backend::BackendStorage;
@@ -160,6 +161,7 @@ fn nested<S: KernelStorage>(
     match tensors.split_first() {
         None => f(args),
         Some((tensor, rest)) => S::read(name, tensor, &mut |arg| {
+            in_bounds(name, arg.0.len(), arg.1)?;
             nested(name, rest, &[args, &[arg]].concat(), f)
         }),
     }

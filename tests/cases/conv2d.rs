@@ -14,7 +14,7 @@ use candle_nn::{Conv1dConfig, Conv2dConfig, ConvTranspose1dConfig, ConvTranspose
 
 const OP: &str = "conv2d";
 
-/// So many images of so many columns.
+/// The number of images, and their columns.
 const SIZES: Grid = &[&[0, 3], &[1, 1], &[3, 5], &[2, 9], &[12, 4], &[1, 33]];
 /// Of 4 channels and 5 rows.
 const MEASURED: [Measured; 2] = [

@@ -40,7 +40,7 @@ const SQUARES: [Measured; 8] = [
     ONE_ROW,
     size("4x16x1024", &[4, 16, 1024]).of(&[DType::F32]),
 ];
-/// As many products, each of a matrix of so many columns.
+/// The number of products in a stack, and the columns of each.
 const HEADS: [Measured; 3] = [
     size("8x32", &[256, 64])
         .run(TRAIN)

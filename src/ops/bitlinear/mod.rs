@@ -98,6 +98,9 @@ impl Op for BitLinear {
         }
     }
 
+    fn held(&self) -> Vec<&Tensor> {
+        packed::tensors(&self.weight)
+    }
     kernels!(self, args => packed::product(NAME, &self.weight, args, device::forward));
 
     fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {

@@ -126,9 +126,11 @@ fn halved(name: &str, x: &Layout) -> Result<Shape> {
     let mut dims = x.dims().to_vec();
     match dims.last_mut() {
         Some(last) if last.is_multiple_of(2) => *last /= 2,
-        last => {
-            let message =
-                format!("got a packed x with a last dim of {last:?}, expected an even one");
+        _ => {
+            let message = format!(
+                "got a packed x of shape {:?}, expected an even last dim",
+                x.dims()
+            );
             return Err(check::error(name, message));
         }
     }

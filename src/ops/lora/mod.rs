@@ -22,7 +22,6 @@ pub(crate) use up::up_add;
 
 use super::dropout;
 use super::linear::{self, flatten_rows, frozen_product, linear, Bias};
-use crate::check;
 use crate::op::{self, custom_op, kernels, signature, Grads, Op, Spec};
 use candle_core::{DType, Result, Tensor};
 
@@ -177,11 +176,12 @@ impl Op for Lora {
         check_adapted(name, args, weight, bias, &["rank", "in"])?;
         check_dropout(name, self.dropout)
     }
+    fn held(&self) -> Vec<&Tensor> {
+        with_bias(&self.weight, self.bias.as_ref())
+    }
 
     kernels!(self, args => {
-        let held = with_bias(&self.weight, self.bias.as_ref());
-        check::frozen(NAME, &held)?;
-        op::with_storages(NAME, &held, |held| device::forward(self, args, held))
+        op::with_storages(NAME, &self.held(), |held| device::forward(self, args, held))
     });
 
     fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {

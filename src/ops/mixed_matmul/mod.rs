@@ -76,6 +76,9 @@ impl Op for MixedMatmul {
         packed::check_args(name, args, &self.weight)
     }
 
+    fn held(&self) -> Vec<&Tensor> {
+        packed::tensors(&self.weight)
+    }
     kernels!(self, args => packed::product(NAME, &self.weight, args, device::forward));
 
     fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {

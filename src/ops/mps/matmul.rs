@@ -95,7 +95,7 @@ fn output_shape(x: &Layout, y: &Layout) -> Result<(Product, Shape)> {
     Ok((Product { matrices, m, n, k }, shape))
 }
 
-/// The product, computing no more than so many columns of the result at a time.
+/// The product, at most `most` columns of the result at a time.
 pub(super) fn forward_in_parts(x: Arg, y: Arg, most: usize) -> OpResult<MetalStorage> {
     let (device, dtype) = (x.0.device(), x.0.dtype());
     let (product, shape) = output_shape(x.1, y.1)?;

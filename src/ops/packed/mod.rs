@@ -110,7 +110,8 @@ impl<'a, S> WeightArgs<'a, S> {
     }
 }
 
-fn tensors(w: &Quantized) -> Vec<&Tensor> {
+/// Codes, scales and perhaps offsets.
+pub(crate) fn tensors(w: &Quantized) -> Vec<&Tensor> {
     let tensors = [Some(w.codes()), Some(w.scales()), w.offsets()];
     tensors.into_iter().flatten().collect()
 }
@@ -121,7 +122,6 @@ pub(crate) fn with_weight<S: KernelStorage, R>(
     w: &Quantized,
     f: impl FnOnce(WeightArgs<'_, S>) -> Result<R>,
 ) -> Result<R> {
-    check::frozen(name, &tensors(w))?;
     op::with_storages(name, &tensors(w), |args| f(WeightArgs::new(args)))
 }
 

@@ -107,6 +107,12 @@ impl Op for Dequantize {
         grads.truncate(inputs.len());
         Ok(grads)
     }
+    fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
+        let [codes, scales] = [args[0], args[1]].map(Tensor::clone);
+        let offsets = args.get(2).map(|&offsets| offsets.clone());
+        let q = Quantized::new(codes, scales, offsets, self.shape.clone(), self.scheme)?;
+        reference_dequantize(&q, self.dtype)
+    }
 }
 
 impl Dequantize {
