@@ -194,8 +194,7 @@ arm_tests() (
 
 # What runs on an x86-64 CPU without AVX2: the references, by every route.
 tests_without_kernels() {
-    CANDLE_FUSED_CPU_KERNELS=off CANDLE_FUSED_TEST_GRID=reduced cargo test --test custom_ops --test main -- \
-        custom_ops applied_by_hand arguments_that_do_not_suit grid::
+    CANDLE_FUSED_CPU_KERNELS=off cargo test --test custom_ops
 }
 
 # Accesses out of bounds of public CustomOps, whatever they are applied to. Needs a build of its own, of one test.

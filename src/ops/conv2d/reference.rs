@@ -7,7 +7,7 @@ use super::{Conv2dParams, NAME};
 use crate::act::Act;
 use crate::check;
 use crate::ops::activation;
-use candle_core::{Device, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor};
 
 /// Stock's convolution where it has these params and no gradient is needed; else the reference.
 pub(super) fn fallback(
@@ -24,8 +24,9 @@ pub(super) fn fallback(
         groups,
     } = params;
     let tracked = x.track_op() || w.track_op();
-    // Stock fails to give some gradients.
-    if [p, s, d] != [padding, stride, dilation] || tracked {
+    let narrow = !matches!(x.dtype(), DType::F32 | DType::F64);
+    // Stock fails to give some gradients, has no 16-bit convolutions on the CPU, and panics if there are no elements.
+    if [p, s, d] != [padding, stride, dilation] || tracked || narrow || x.elem_count() == 0 {
         return reference(x, w, bias, params, act);
     }
     let z = x.conv2d(w, padding, stride, dilation, groups)?;
