@@ -1,6 +1,7 @@
 //! Quantisation in plain Candle: the specification of the kernels, and what runs where there is none.
 
 use super::{Levels, Packing, Quantized, Rounding, ScaleScope, Scheme};
+use crate::ops::limits::{at_least, at_most};
 use crate::philox;
 use candle_core::{DType, Device, Result, Shape, Tensor, D};
 
@@ -116,28 +117,28 @@ impl ScaleRows {
     fn new(x: &Tensor, scheme: Scheme) -> Result<Self> {
         let view = View::new(x.shape(), scheme.scope);
         let x = view.of(&x.to_dtype(DType::F32)?)?;
-        let eps = scheme.eps;
+        let eps = f64::from(scheme.eps);
         let last = D::Minus1;
         let (mut offsets, mut inverse_scales, mut mean) = (None, None, None);
         let scales = match scheme.levels {
             Levels::Ternary => {
-                let scales = means(&x.abs()?)?.maximum(eps)?;
+                let scales = at_least(&means(&x.abs()?)?, eps)?;
                 inverse_scales = Some(scales.recip()?);
                 scales
             }
             Levels::Sign { centred } => {
                 mean = centred.then(|| means(&x)).transpose()?;
-                means(&x.abs()?)?.maximum(eps)?
+                at_least(&means(&x.abs()?)?, eps)?
             }
             Levels::Int8 => {
-                let max = x.abs()?.max_keepdim(last)?.maximum(eps)?;
+                let max = at_least(&x.abs()?.max_keepdim(last)?, eps)?;
                 inverse_scales = Some((max.ones_like()? * 127.)?.div(&max)?);
                 max.div(&(max.ones_like()? * 127.)?)?
             }
             Levels::ZeroPoint { .. } => {
-                let max = x.max_keepdim(last)?.maximum(0f32)?;
-                let min = x.min_keepdim(last)?.minimum(0f32)?;
-                let range = (&max - &min)?.maximum(eps)?;
+                let max = at_least(&x.max_keepdim(last)?, 0.0)?;
+                let min = at_most(&x.min_keepdim(last)?, 0.0)?;
+                let range = at_least(&(&max - &min)?, eps)?;
                 let codes = (range.ones_like()? * scheme.max_code() as f64)?;
                 let scales = range.div(&codes)?;
                 inverse_scales = Some(scales.recip()?);
@@ -147,7 +148,7 @@ impl ScaleRows {
             Levels::Affine { .. } => {
                 let (max, min) = (x.max_keepdim(last)?, x.min_keepdim(last)?);
                 let codes = (max.ones_like()? * scheme.max_code() as f64)?;
-                let step = (&max - &min)?.div(&codes)?.maximum(eps)?;
+                let step = at_least(&(&max - &min)?.div(&codes)?, eps)?;
                 let low = min.abs()?.gt(&max.abs()?)?;
                 let step = low.where_cond(&step, &step.neg()?)?;
                 let edge = low.where_cond(&min, &max)?;
@@ -205,13 +206,13 @@ impl ScaleRows {
                 return x.gt(0f64)?.to_dtype(DType::F32);
             }
             (Levels::Ternary, _) => (self.rounded(&self.scaled()?)? + 1.)?,
-            (Levels::Int8, _) => return self.rounded(&self.scaled()?)?.clamp(min, max),
+            (Levels::Int8, _) => self.rounded(&self.scaled()?)?,
             (Levels::ZeroPoint { .. }, Some(zeros)) => {
                 self.rounded(&self.scaled()?)?.broadcast_add(zeros)?
             }
             _ => self.rounded(&self.positions()?)?,
         };
-        codes.clamp(min, max)
+        at_most(&at_least(&codes, min)?, max)
     }
 
     fn rounded(&self, v: &Tensor) -> Result<Tensor> {

@@ -19,6 +19,7 @@ mod residual;
 pub use residual::{add_layer_norm, add_rms_norm};
 
 use super::affine_norm::{self, affine_bwd, with_args, AffineBwd};
+use super::limits::at_least;
 use crate::check;
 use crate::op::{self, custom_op, kernels, signature, Grads, InplaceOp, Op, Spec};
 use candle_core::{DType, Result, Tensor, D};
@@ -220,7 +221,7 @@ pub fn reference_l2(x: &Tensor, eps: f32) -> Result<Tensor> {
     let wide = widened(x)?;
     // The root of the larger: a root at 0 has no finite derivative.
     let square = wide.sqr()?.sum_keepdim(D::Minus1)?;
-    let square = square.maximum(eps as f64 * eps as f64)?;
+    let square = at_least(&square, eps as f64 * eps as f64)?;
     wide.broadcast_div(&square.sqrt()?)?.to_dtype(x.dtype())
 }
 

@@ -6,6 +6,7 @@ use super::grad_x;
 use super::metal;
 use crate::check;
 use crate::op::{self, custom_op, kernels, signature, Grads, InplaceOp, Op, Spec};
+use crate::ops::limits::at_least;
 use crate::ops::reduce;
 use candle_core::{DType, Result, Tensor, D};
 
@@ -130,10 +131,10 @@ pub fn reference_masked(x: &Tensor, scale: f32, mask: Mask<'_>) -> Result<Tensor
         _ => f32::MIN as f64,
     };
     // Finite even where all is −∞; no gradient goes through it, as the softmax doesn't depend on it.
-    let max = scores.max_keepdim(D::Minus1)?.detach().maximum(lowest)?;
+    let max = at_least(&scores.max_keepdim(D::Minus1)?.detach(), lowest)?;
     let e = scores.broadcast_sub(&max)?.exp()?;
     // At least 1, except in a row without scores.
-    let sum = e.sum_keepdim(D::Minus1)?.maximum(0.5)?;
+    let sum = at_least(&e.sum_keepdim(D::Minus1)?, 0.5)?;
     e.broadcast_div(&sum)
 }
 
