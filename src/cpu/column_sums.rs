@@ -116,6 +116,7 @@ struct SumRows<'a, I, O> {
 
 impl<I: Element, O: Element> Kernel for SumRows<'_, I, O> {
     type Output = ();
+    const WIDE: bool = false;
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {

@@ -235,6 +235,10 @@ unsafe fn copy_few<T: Copy>(mut from: *const T, mut to: *mut T, n: usize) {
 /// Code that is generic over the instruction set. `run` must be `inline(always)`.
 pub trait Kernel {
     type Output;
+    /// Whether the kernel is compiled for vectors of 512 bits too. One that computes little for each number that it moves is not
+    /// faster with them than with those of 256 bits, so that they would only be more code. Each lane of such a kernel must
+    /// be independent of the others: then both give the same bits.
+    const WIDE: bool = true;
     fn run<S: Simd>(self, simd: S) -> Self::Output;
 }
 
@@ -282,10 +286,10 @@ impl Isa {
         match self {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: `available` names it on a CPU with AVX-512F, AVX2, FMA and F16C alone.
-            Isa::Avx512 => unsafe { x86::run_avx512(kernel) },
+            Isa::Avx512 if K::WIDE => unsafe { x86::run_avx512(kernel) },
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: `available` names it on a CPU with AVX2, FMA and F16C alone.
-            Isa::Avx2 => unsafe { x86::run_avx2(kernel) },
+            // SAFETY: `available` names either on a CPU with AVX2, FMA and F16C alone.
+            Isa::Avx512 | Isa::Avx2 => unsafe { x86::run_avx2(kernel) },
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => kernel.run(neon::Neon),
             #[cfg(any(test, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]

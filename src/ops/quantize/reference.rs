@@ -289,7 +289,8 @@ fn pack(codes: &Tensor, scheme: Scheme) -> Result<Tensor> {
     let packed = codes.broadcast_mul(&digits)?.sum(D::Minus1)?;
     let packed = match scheme.packing {
         Packing::Bits => packed,
-        Packing::Base3 => ((packed * 256.)? / 243.)?.ceil()?,
+        // Rounded up.
+        Packing::Base3 => ((packed * 256.)? / -243.)?.floor()?.neg()?,
     };
     packed.to_dtype(DType::U8)
 }

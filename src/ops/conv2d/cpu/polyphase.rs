@@ -106,6 +106,7 @@ struct Columns {
 
 impl<T: Element> Kernel for Pack<'_, T> {
     type Output = ();
+    const WIDE: bool = false;
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {

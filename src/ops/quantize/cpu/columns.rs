@@ -54,6 +54,7 @@ impl<'a, T, K> EncodeRows<'a, T, K> {
 
 impl<T: Element, K: Sink<T>> Kernel for EncodeRows<'_, T, K> {
     type Output = ();
+    const WIDE: bool = false;
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
@@ -111,6 +112,7 @@ struct MeasureColumns<'a, T> {
 
 impl<T: Element> Kernel for MeasureColumns<'_, T> {
     type Output = ();
+    const WIDE: bool = false;
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {

@@ -167,6 +167,7 @@ impl<'a, T> Decode<'a, T> {
 
 impl<T: Element> Kernel for Decode<'_, T> {
     type Output = ();
+    const WIDE: bool = false;
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
