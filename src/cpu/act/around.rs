@@ -1,11 +1,12 @@
 //! Elementwise ops with an activation inside, such as `f(x + y)` or `f(gate) · up`.
 
 use super::alone::{Derivatives, Values};
-use super::{cost, ActLanes, Identity, LeakyRelu, Relu, Relu2};
+use super::{cost, ActLanes, GeluTanh, Identity, LeakyRelu, Relu, Relu2, Silu};
 use crate::act::Act;
 use crate::cpu::element::Element;
 use crate::cpu::elementwise::{aligned_after, map_run, ElementwiseOp, Map};
 use crate::cpu::simd::{Simd, MAX_LANES};
+use candle_core::DType;
 use std::mem::MaybeUninit;
 
 /// f(z) or f′(z) of the activation f.
@@ -23,6 +24,8 @@ pub enum ActTerm {
 pub trait AroundAct<const I: usize, const K: usize, const O: usize>: Copy + Send + Sync {
     /// Which of f(z) and f′(z) `output` is given, in its order. K is at least 1.
     const TERMS: [ActTerm; K];
+    /// Whether the only term is f(z).
+    const FORWARD: bool = matches!(Self::TERMS.as_slice(), [ActTerm::Value]);
     /// Whether `act_input` is the first input as it is: f32 inputs then need no copy of z.
     const ACT_INPUT_IS_FIRST: bool = false;
     /// z
@@ -82,6 +85,13 @@ where
                 Act::Relu => map_run(s, Fused(op, Relu), x, y, n),
                 Act::Relu2 => map_run(s, Fused(op, Relu2), x, y, n),
                 Act::LeakyRelu(slope) => map_run(s, Fused(op, LeakyRelu(slope as f32)), x, y, n),
+                // What models use most: blocks take up to 1.6 times as long.
+                Act::Silu if P::FORWARD && T::DTYPE == DType::F32 => {
+                    map_run(s, Fused(op, Silu), x, y, n)
+                }
+                Act::GeluTanh if P::FORWARD && T::DTYPE == DType::F32 => {
+                    map_run(s, Fused(op, GeluTanh), x, y, n)
+                }
                 _ => by_blocks(s, op, act, x, y, n),
             }
         }

@@ -15,6 +15,7 @@ use crate::cpu::moments::Divisor;
 use crate::op::Arg;
 use candle_core::{CpuStorage, Layout, Result};
 use std::borrow::Cow;
+use std::ops::Deref;
 
 impl Kind {
     fn is_centred(self) -> bool {
@@ -35,8 +36,25 @@ fn rows_and_cols(l: &Layout) -> [usize; 2] {
     [l.shape().elem_count().checked_div(cols).unwrap_or(0), cols]
 }
 
+/// Up to two vectors as contiguous slices. Not a `Vec`: to norm a tiny tensor takes as long as a few allocations.
+pub struct Slices<'a, T: Clone> {
+    slices: [Cow<'a, [T]>; 2],
+    count: usize,
+}
+
+impl<'a, T: Clone> Deref for Slices<'a, T> {
+    type Target = [Cow<'a, [T]>];
+    fn deref(&self) -> &Self::Target {
+        &self.slices[..self.count]
+    }
+}
+
 /// Weight and bias, as far as there are any, as contiguous slices.
-pub fn slices<'a, T: Element>(vectors: &[Arg<'a, CpuStorage>]) -> Result<Vec<Cow<'a, [T]>>> {
-    let slice = |&(v, l): &Arg<'a, CpuStorage>| Ok(gather::contiguous(v.as_slice::<T>()?, l));
-    vectors.iter().map(slice).collect()
+pub fn slices<'a, T: Element>(vectors: &[Arg<'a, CpuStorage>]) -> Result<Slices<'a, T>> {
+    let mut slices = [Cow::Borrowed(&[][..]), Cow::Borrowed(&[][..])];
+    for (slice, (v, l)) in slices.iter_mut().zip(vectors) {
+        *slice = gather::contiguous(v.as_slice::<T>()?, l);
+    }
+    let count = vectors.len();
+    Ok(Slices { slices, count })
 }
