@@ -30,8 +30,8 @@ pub(crate) fn forward(
     let args = args.collect::<Result<Vec<_>>>()?;
     let y = op.reference(&args.iter().collect::<Vec<_>>())?;
     let mut result = CpuStorage::F32(Vec::new());
-    CpuStorage::read(name, &y, &mut |y| {
-        result = contiguous(name, y)?;
+    CpuStorage::read(name, &[&y], &mut |y| {
+        result = contiguous(name, y[0])?;
         Ok(())
     })?;
     Ok((result, y.shape().clone()))

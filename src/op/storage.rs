@@ -2,12 +2,12 @@
 
 use super::any::{AnyInplaceOp, AnyOp};
 use super::candle::in_bounds;
-use super::{by_reference, Arg, ArgMut, Args, OpResult};
+use super::{by_reference, ArgMut, Args, OpResult};
 use crate::check;
 use candle_core::backend::BackendStorage;
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
-use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
+use candle_core::{CpuStorage, CustomOp1, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor};
 use std::cell::RefCell;
 
 /// A storage of a device that has kernels.
@@ -23,12 +23,24 @@ pub(crate) trait KernelStorage: BackendStorage {
         x: ArgMut<Self>,
         rest: Args<Self>,
     ) -> Result<()>;
-    /// Calls `f` with the tensor's storage while it is locked for reading.
-    fn read(name: &'static str, tensor: &Tensor, f: Reader<'_, Self>) -> Result<()>;
+    /// Calls `f` with the storages of up to three tensors while they are locked for reading.
+    fn read(name: &'static str, tensors: &[&Tensor], f: Reader<'_, Self>) -> Result<()>;
 }
 
-/// What is done with a storage, once.
-type Reader<'a, S> = &'a mut dyn FnMut(Arg<'_, S>) -> Result<()>;
+/// What is done with storages, once.
+type Reader<'a, S> = &'a mut dyn FnMut(Args<S>) -> Result<()>;
+
+/// Applies a CustomOp of as many arguments as there are tensors, and drops its result.
+macro_rules! apply_to {
+    ($tensors:expr, $op:expr) => {
+        match *$tensors {
+            [x] => x.apply_op1_no_bwd(&$op).map(drop),
+            [x, y] => x.apply_op2_no_bwd(y, &$op).map(drop),
+            [x, y, z] => x.apply_op3_no_bwd(y, z, &$op).map(drop),
+            _ => Ok(()),
+        }
+    };
+}
 
 impl KernelStorage for CpuStorage {
     fn len(&self) -> usize {
@@ -66,9 +78,9 @@ impl KernelStorage for CpuStorage {
             false => by_reference::inplace(name, op, x, rest),
         }
     }
-    fn read(name: &'static str, tensor: &Tensor, f: Reader<'_, Self>) -> Result<()> {
+    fn read(name: &'static str, tensors: &[&Tensor], f: Reader<'_, Self>) -> Result<()> {
         let f = RefCell::new(f);
-        tensor.apply_op1_no_bwd(&ReadCpu { name, f }).map(drop)
+        apply_to!(tensors, ReadCpu { name, f })
     }
 }
 
@@ -78,15 +90,23 @@ struct ReadCpu<'a> {
     f: RefCell<Reader<'a, CpuStorage>>,
 }
 
-impl CustomOp1 for ReadCpu<'_> {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        self.f.borrow_mut()((storage, layout))?;
-        Ok((CpuStorage::F32(Vec::new()), 0.into()))
-    }
+/// One of Candle's traits for [`ReadCpu`].
+macro_rules! read_cpu {
+    ($kind:ident: $($s:ident $l:ident),+) => {
+        impl $kind for ReadCpu<'_> {
+            fn name(&self) -> &'static str {
+                self.name
+            }
+            fn cpu_fwd(&self, $($s: &CpuStorage, $l: &Layout),+) -> Result<(CpuStorage, Shape)> {
+                self.f.borrow_mut()(&[$(($s, $l)),+])?;
+                Ok((CpuStorage::F32(Vec::new()), 0.into()))
+            }
+        }
+    };
 }
+read_cpu!(CustomOp1: a la);
+read_cpu!(CustomOp2: a la, b lb);
+read_cpu!(CustomOp3: a la, b lb, c lc);
 
 #[cfg(feature = "metal")]
 impl KernelStorage for MetalStorage {
@@ -104,9 +124,9 @@ impl KernelStorage for MetalStorage {
     ) -> Result<()> {
         op.metal_inplace(x, rest)
     }
-    fn read(name: &'static str, tensor: &Tensor, f: Reader<'_, Self>) -> Result<()> {
+    fn read(name: &'static str, tensors: &[&Tensor], f: Reader<'_, Self>) -> Result<()> {
         let f = RefCell::new(f);
-        tensor.apply_op1_no_bwd(&ReadMetal { name, f }).map(drop)
+        apply_to!(tensors, ReadMetal { name, f })
     }
 }
 
@@ -117,22 +137,38 @@ struct ReadMetal<'a> {
     f: RefCell<Reader<'a, MetalStorage>>,
 }
 
+/// The first of several names.
 #[cfg(feature = "metal")]
-impl CustomOp1 for ReadMetal<'_> {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
-        Err(check::error(
-            self.name,
-            "got a tensor on the CPU, expected Metal",
-        ))
-    }
-    fn metal_fwd(&self, storage: &MetalStorage, layout: &Layout) -> Result<(MetalStorage, Shape)> {
-        self.f.borrow_mut()((storage, layout))?;
-        Ok((storage.clone(), 0.into()))
-    }
+macro_rules! a_of {
+    ($first:ident $(, $rest:ident)*) => {
+        $first
+    };
 }
+/// One of Candle's traits for [`ReadMetal`].
+#[cfg(feature = "metal")]
+macro_rules! read_metal {
+    ($kind:ident: $($s:ident $l:ident),+) => {
+        impl $kind for ReadMetal<'_> {
+            fn name(&self) -> &'static str {
+                self.name
+            }
+            fn cpu_fwd(&self, $($s: &CpuStorage, $l: &Layout),+) -> Result<(CpuStorage, Shape)> {
+                $(let _ = ($s, $l);)+
+                Err(check::error(self.name, "got a tensor on the CPU, expected Metal"))
+            }
+            fn metal_fwd(&self, $($s: &MetalStorage, $l: &Layout),+) -> Result<(MetalStorage, Shape)> {
+                self.f.borrow_mut()(&[$(($s, $l)),+])?;
+                Ok((a_of!($($s),+).clone(), 0.into()))
+            }
+        }
+    };
+}
+#[cfg(feature = "metal")]
+read_metal!(CustomOp1: a la);
+#[cfg(feature = "metal")]
+read_metal!(CustomOp2: a la, b lb);
+#[cfg(feature = "metal")]
+read_metal!(CustomOp3: a la, b lb, c lc);
 
 /// Calls `f` with the storages of any number of tensors, all of them on one device.
 ///
@@ -158,13 +194,19 @@ fn nested<S: KernelStorage>(
     args: Args<S>,
     f: &mut dyn FnMut(Args<S>) -> Result<()>,
 ) -> Result<()> {
-    match tensors.split_first() {
-        None => f(args),
-        Some((tensor, rest)) => S::read(name, tensor, &mut |arg| {
-            in_bounds(name, arg.0.len(), arg.1)?;
-            nested(name, rest, &[args, &[arg]].concat(), f)
-        }),
+    if tensors.is_empty() {
+        return f(args);
     }
+    let (now, rest) = tensors.split_at(tensors.len().min(3));
+    S::read(name, now, &mut |read| {
+        for (storage, layout) in read {
+            in_bounds(name, storage.len(), layout)?;
+        }
+        match rest.is_empty() && args.is_empty() {
+            true => f(read),
+            false => nested(name, rest, &[args, read].concat(), f),
+        }
+    })
 }
 
 #[cfg(test)]
