@@ -10,6 +10,7 @@ pub fn error(op: &str, message: impl std::fmt::Display) -> Error {
 }
 
 /// The error where `holds` is false. A `format_args!` for the message is only formatted then.
+#[inline]
 pub fn ensure(holds: bool, op: &str, message: impl std::fmt::Display) -> Result<()> {
     match holds {
         true => Ok(()),
@@ -47,12 +48,14 @@ pub fn same_floats(op: &str, names: &[&str], args: &[Spec<'_>]) -> Result<()> {
 pub fn same_device(op: &str, names: &[&str], args: &[&Tensor]) -> Result<()> {
     let first = args[0].device();
     for (name, arg) in names.iter().zip(args).skip(1) {
-        let (got, expected) = (arg.device().location(), first.location());
-        let message = format_args!(
-            "got {name} on {got:?}, expected {expected:?} as for {}",
-            names[0]
-        );
-        ensure(first.same_device(arg.device()), op, message)?;
+        if !first.same_device(arg.device()) {
+            let (got, expected) = (arg.device().location(), first.location());
+            let message = format!(
+                "got {name} on {got:?}, expected {expected:?} as for {}",
+                names[0]
+            );
+            return Err(error(op, message));
+        }
     }
     Ok(())
 }
