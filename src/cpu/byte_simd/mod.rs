@@ -12,6 +12,7 @@ mod portable;
 mod x86;
 
 use super::simd::MAX_LANES;
+#[cfg(target_arch = "x86_64")]
 use crate::check;
 use std::sync::OnceLock;
 

@@ -238,6 +238,10 @@ pub trait Kernel {
     /// Whether the kernel is compiled for vectors of 512 bits too. One that computes little for each number that it moves is not
     /// faster with them than with those of 256 bits, so that they would only be more code. Each lane of such a kernel must
     /// be independent of the others: then both give the same bits.
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        allow(dead_code, reason = "no other architecture has vectors of two widths")
+    )]
     const WIDE: bool = true;
     fn run<S: Simd>(self, simd: S) -> Self::Output;
 }

@@ -73,11 +73,6 @@ pub fn forward(
 }
 
 #[cfg(test)]
-crate::metal::mirror::assert_mirrors! {
-    Columns => "conv2d_mps" Conv2dColumns { conv, image, first, columns, unused }
-}
-
-#[cfg(test)]
 mod tests {
     use super::*;
 

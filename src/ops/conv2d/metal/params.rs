@@ -157,6 +157,7 @@ crate::metal::mirror::assert_mirrors! {
         x, w, y, bias, batch, groups, c_in, c_out, input, kernel = "kernel_size", output, stride,
         padding, dilation, lattice, has_bias, act, act_param, parts, share
     }
+    Columns => "conv2d_mps" Conv2dColumns { conv, image, first, columns, unused }
 }
 
 #[cfg(test)]
