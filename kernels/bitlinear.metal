@@ -45,7 +45,7 @@ inline uint column_of_bit(uint lane) {
     return BITS == 1u ? lane : lane / 2u + (lane % 2u) * 16u;
 }
 
-// Writes the planes and the sum of 32 integers, of which each lane has one.
+// Writes the digit planes and the sum of 32 integers. Each lane of the simdgroup holds one of the integers.
 inline void store_planes(threadgroup uint* to, int q, uint lane) {
     uint mine = uint(simd_sum(q));
     for (uint bit = 0u; bit < 8u; bit++) {

@@ -211,7 +211,7 @@ struct Span {
     float v[SPAN];
 };
 
-// Loads a span of which `left` elements exist; the others are 0.
+// Loads a span of elements. Only the first `left` of them exist; the rest is filled with zeros.
 template <uint SPAN, typename T>
 inline Span<SPAN> load_span(device const T* p, uint left, bool aligned) {
     Span<SPAN> s;

@@ -25,7 +25,7 @@ pub fn sum_middle<T: Element>(x: &[T], [outer, n, inner]: [usize; 3]) -> Vec<T> 
     const LARGE: usize = 256 * 1024;
     /// Where the columns alone give fewer tiles to share out, rows are cut into blocks.
     const MIN_TILES: usize = 32;
-    /// Shorter blocks would make the partial sums more than a small part of what is read.
+    /// With shorter blocks of rows, the partial sums would no longer be a small part of the memory that is read.
     const MIN_BLOCK: usize = 16;
     let tiles = outer * inner.div_ceil(TILE);
     let blocks = match n * inner * outer {

@@ -73,7 +73,7 @@ pub unsafe fn map_run<S: Simd, T: Element, M: Map<I, O>, const I: usize, const O
         // The elements before the first vector and after the last.
         for (i, n) in [(0, head), (i, n - i)] {
             if n > 0 {
-                // SAFETY: both parts, head elements from 0 on and those that are left from i on, lie within n.
+                // SAFETY: both parts lie within the n elements: the first `head` elements, and the last n − i elements.
                 unsafe { map_upto(s, m, x, y, i, n) };
             }
         }

@@ -254,7 +254,7 @@ enum Pass<'a, Stat> {
 }
 
 /// Some blocks. The three passes are one kernel, so that `measure` and `apply` are compiled once for each op, element type and
-/// instruction set: as three kernels they were a sixth of this crate's code.
+/// instruction set: as three kernels they took a sixth more of the code of all kernels.
 struct Blockwise<'a, R: TwoPassRow> {
     op: R,
     blocks: Blocks,

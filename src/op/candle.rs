@@ -114,12 +114,10 @@ fn spec<'a, S: KernelStorage>(&(storage, layout): &Arg<'a, S>) -> Spec<'a> {
 /// has such a layout; one that a user passes to `cpu_fwd` by hand, or makes a tensor of, need not have.
 pub(super) fn in_bounds(name: &'static str, len: usize, layout: &Layout) -> Result<()> {
     let (dims, strides) = (layout.dims(), layout.stride());
-    let extent = dims.iter().zip(strides);
-    let last = extent
-        .into_iter()
-        .try_fold(layout.start_offset(), |at, (&dim, &stride)| {
-            at.checked_add(dim.saturating_sub(1).checked_mul(stride)?)
-        });
+    let mut extents = dims.iter().zip(strides);
+    let last = extents.try_fold(layout.start_offset(), |at, (&dim, &stride)| {
+        at.checked_add(dim.saturating_sub(1).checked_mul(stride)?)
+    });
     let inside = dims.contains(&0) || last.is_some_and(|last| last < len);
     match dims.len() == strides.len() && inside {
         true => Ok(()),

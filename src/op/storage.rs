@@ -139,7 +139,7 @@ struct ReadMetal<'a> {
 
 /// The first of several names.
 #[cfg(feature = "metal")]
-macro_rules! a_of {
+macro_rules! first_of {
     ($first:ident $(, $rest:ident)*) => {
         $first
     };
@@ -158,7 +158,7 @@ macro_rules! read_metal {
             }
             fn metal_fwd(&self, $($s: &MetalStorage, $l: &Layout),+) -> Result<(MetalStorage, Shape)> {
                 self.f.borrow_mut()(&[$(($s, $l)),+])?;
-                Ok((a_of!($($s),+).clone(), 0.into()))
+                Ok((first_of!($($s),+).clone(), 0.into()))
             }
         }
     };
@@ -172,8 +172,8 @@ read_metal!(CustomOp3: a la, b lb, c lc);
 
 /// Calls `f` with the storages of any number of tensors, all of them on one device.
 ///
-/// An op reads the tensors beyond its CustomOp's arguments through here. Each storage is locked by applying a
-/// CustomOp to its tensor, because that takes Candle's recursive read lock: `Tensor::storage_and_layout` would
+/// An op reads the tensors beyond its CustomOp's arguments through here. The storages are locked, three at a time, by
+/// applying a CustomOp to their tensors, because that takes Candle's recursive read lock: `Tensor::storage_and_layout` would
 /// wait for ever where this thread already reads the same storage and another thread waits to write it.
 pub(crate) fn with_storages<S: KernelStorage, R>(
     name: &'static str,

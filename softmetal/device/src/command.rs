@@ -49,7 +49,7 @@ pub(crate) enum Command {
 pub(crate) struct Dispatch {
     pub(crate) pipeline: Arc<Pipeline>,
     pub(crate) arguments: Vec<Argument>,
-    /// The ids of buffers of which only so many bytes are in use.
+    /// By the id of a buffer, the number of its bytes that are in use, where that is known.
     pub(crate) used: Vec<(u64, usize)>,
     pub(crate) threadgroup_lengths: Vec<(u32, usize)>,
     pub(crate) grid: Grid,

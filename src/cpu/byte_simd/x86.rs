@@ -22,7 +22,7 @@ entry_points! { ByteKernel -> ():
     run_vnni512_gfni = Vnni512::<true>(()), "avx512f,avx512bw,avx512vnni,gfni";
 }
 
-/// The methods that are one instruction with vectors of 32 bytes and with those of 64.
+/// The methods that are one instruction, both with vectors of 32 bytes and with vectors of 64 bytes.
 macro_rules! one_instruction_each {
     ($column:ident, $integers:ty, $floats:ty) => {
         type V = $integers;
@@ -67,7 +67,7 @@ macro_rules! vectors_of_32_bytes {
                 let a = _mm_add_ps(a, _mm_movehl_ps(a, a));
                 _mm_cvtss_f32(_mm_add_ss(a, _mm_movehdup_ps(a)))
             };
-            // The array has MAX_LANES ≥ 8 indices, of which the first 8 are read.
+            // The array has MAX_LANES ≥ 8 indices; the first 8 indices are read.
             permute(x: __m256, lanes: &[i32; MAX_LANES]) -> __m256 =
                 _mm256_permutevar8x32_ps(x, _mm256_loadu_si256(lanes.as_ptr().cast()));
             codes<const MASK: i32, const SHIFT: i32>(v: __m256i) -> __m256i =
@@ -132,7 +132,7 @@ impl<const GFNI: bool> ByteSimd for Vnni512<GFNI> {
         dot_bytes(sum: __m512i, codes: __m512i, x: __m512i) -> __m512i = _mm512_dpbusd_epi32(sum, codes, x);
         reduce_add_i32(sum: __m512i) -> i32 = _mm512_reduce_add_epi32(sum);
         reduce_add(a: __m512) -> f32 = _mm512_reduce_add_ps(a);
-        // The array has 16 indices, all of which are read.
+        // The array has 16 indices; all 16 are read.
         permute(x: __m512, lanes: &[i32; MAX_LANES]) -> __m512 =
             _mm512_permutexvar_ps(_mm512_loadu_si512(lanes.as_ptr().cast()), x);
         // Lanes outside the mask are not read, and those inside it are in the slice.

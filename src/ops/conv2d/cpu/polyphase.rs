@@ -173,7 +173,7 @@ impl<T: Element> Pack<'_, T> {
     }
 
     /// Copies columns of a phase, one by one: those at the edges, or all if the stride is an unusual one. Never inlined: it would
-    /// be unrolled in eight places of each kernel.
+    /// be unrolled three times for each number of phases.
     ///
     /// # Safety
     /// `from` is a row of x and `to` the phase's row in a packed plane; the columns are pixels of the row.
