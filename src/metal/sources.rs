@@ -78,6 +78,7 @@ parts! {
     COMMON = "parts/common",
     CONV2D_PARAMS = "parts/conv2d_params",
     LEVELS = "parts/levels",
+    ROTARY = "parts/rotary",
     ROWS = "parts/rows",
     TILES = "parts/tiles",
 }
@@ -101,6 +102,7 @@ sources! {
     MIXED_MATMUL = "mixed_matmul" + TILES + CODES,
     QUANTIZE = "quantize" + LEVELS,
     REDUCE = "reduce" + ROWS,
+    ROPE = "rope" + ROTARY,
     ROW_NORM = "row_norm" + ROWS,
     SOFTMAX = "softmax" + ROWS,
 }
