@@ -18,6 +18,7 @@ mod matmul_act;
 mod mps;
 mod quantize;
 mod quantized;
+mod rope;
 mod rows;
 mod tensors;
 mod training;

@@ -78,6 +78,7 @@ parts! {
     COMMON = "parts/common",
     CONV2D_PARAMS = "parts/conv2d_params",
     LEVELS = "parts/levels",
+    ROTARY = "parts/rotary",
     ROWS = "parts/rows",
     TILES = "parts/tiles",
 }
@@ -99,8 +100,10 @@ sources! {
     LORA_GATHER = "lora_gather",
     MATMUL_ACT = "matmul_act" + TILES,
     MIXED_MATMUL = "mixed_matmul" + TILES + CODES,
+    QK_NORM_ROPE = "qk_norm_rope" + ROTARY,
     QUANTIZE = "quantize" + LEVELS,
     REDUCE = "reduce" + ROWS,
+    ROPE = "rope" + ROTARY,
     ROW_NORM = "row_norm" + ROWS,
     SOFTMAX = "softmax" + ROWS,
 }

@@ -47,6 +47,7 @@ pub mod linear;
 pub mod lora;
 pub mod ops;
 pub mod quantized;
+pub mod rotary_emb;
 
 pub use activation::{Activation, IntoAct};
 pub use candle_nn::*;

@@ -22,8 +22,10 @@ pub(crate) mod mixed_matmul;
 #[cfg(feature = "metal")]
 pub mod mps;
 mod packed;
+pub(crate) mod qk_norm_rope;
 pub(crate) mod quantize;
 pub(crate) mod reduce;
+pub(crate) mod rope;
 pub(crate) mod row_norm;
 pub(crate) mod softmax;
 
@@ -63,10 +65,12 @@ exports! {
     lora_gather: lora_gather, LoraGather, NO_ADAPTER = reference;
     matmul_act: linear_act, matmul_act, MatmulAct = reference;
     mixed_matmul: mixed_matmul, MixedMatmul = reference;
+    qk_norm_rope: qk_norm_rope, QkNormRope = reference;
     quantize: dequantize, fake_quantize, fake_quantize_clipped, quantize, Dequantize, FakeQuantize = reference,
         reference_dequantize, reference_quantize;
     reduce: max_all, max_last_dim, mean_all, mean_last_dim, sum_all, sum_last_dim, Over, Reduce, Reduction =
         reference_all, reference_last_dim;
+    rope: rope, rope_inplace, rope_qk, Rope, RopeLayout, RopePairs, RopePositions, RopeSections = reference;
     row_norm: add_layer_norm, add_rms_norm, l2_norm, l2_norm_inplace, layer_norm, layer_norm_inplace, rms_norm,
         rms_norm_inplace, L2Norm, LayerNorm, RmsNorm = reference_l2, reference_layer, reference_rms;
     softmax: log_softmax, log_softmax_last_dim_inplace, masked_softmax, masked_softmax_inplace, softmax,

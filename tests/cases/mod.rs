@@ -54,8 +54,10 @@ macro_rules! with_ops {
             lora_gather
             matmul_act
             mixed_matmul
+            qk_norm_rope
             quantize
             reduce
+            rope
             row_norm
             softmax
         }
