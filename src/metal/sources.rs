@@ -98,6 +98,7 @@ sources! {
     EMBEDDING = "embedding" + ROWS + INDICES,
     GLU = "glu",
     GROUP_NORM = "group_norm" + ROWS,
+    KL_DIV = "kl_div" + ROWS,
     LINEAR = "linear" + TILES,
     LORA_GATHER = "lora_gather",
     MATMUL_ACT = "matmul_act" + TILES,
