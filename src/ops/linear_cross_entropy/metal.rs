@@ -39,7 +39,8 @@ pub fn run(
         return Ok((of_nothing(op.loss.reduction, &x)?, grads));
     }
     let targets = contiguous(args[2])?;
-    let rest = [&[(&targets, &Layout::contiguous(rows))], &args[3..]].concat();
+    let in_order = Layout::contiguous(rows);
+    let rest = [&[(&targets, &in_order)], &args[3..]].concat();
     let all = Rows::new(&op.loss, 1.0, (device, dtype, [rows, classes]), &rest)?;
     let float = DType::F32;
     let weight = args.get(3).map(|(w, l)| w.to_dtype(l, float)).transpose()?;
