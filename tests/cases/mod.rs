@@ -46,10 +46,14 @@ macro_rules! with_ops {
             binary_act
             bitlinear
             conv2d
+            cross_entropy
             dropout
+            embedding
             glu
             group_norm
+            kl_div
             linear
+            linear_cross_entropy
             lora
             lora_gather
             matmul_act
