@@ -1,19 +1,21 @@
 //! Attention on the CPU.
 
+mod backward;
 mod call;
 mod output;
 mod pack;
 mod prefill;
 mod scores;
+mod spans;
 mod tile;
 
-use super::backward::AttendBwd;
-use super::{composed, Attend, NAME};
+use super::backward::{AttendBwd, FIRST};
+use super::{Attend, NAME};
 use crate::cpu::element::Element;
 use crate::cpu::{alloc, with_float};
 use crate::op::{Args, OpResults};
 use call::Call;
-use candle_core::{CpuStorage, Storage};
+use candle_core::CpuStorage;
 use output::Output;
 
 pub fn forward(op: &Attend, args: Args<CpuStorage>) -> OpResults<CpuStorage> {
@@ -39,5 +41,5 @@ fn forward_of<T: Element>(op: &Attend, args: Args<CpuStorage>) -> OpResults<CpuS
 }
 
 pub fn backward(bwd: &AttendBwd, args: Args<CpuStorage>) -> OpResults<CpuStorage> {
-    composed::backward(bwd, args, Storage::Cpu)
+    with_float!(NAME, args[FIRST].0, T => backward::run::<T>(bwd, args))
 }
