@@ -2,6 +2,7 @@
 
 mod backward;
 mod call;
+mod decode;
 mod output;
 mod pack;
 mod prefill;
@@ -30,7 +31,11 @@ fn forward_of<T: Element>(op: &Attend, args: Args<CpuStorage>) -> OpResults<CpuS
     let y = unsafe {
         alloc::build(dims.iter().product(), |y: *mut T| {
             log_sums = alloc::build(sums.iter().product(), |log_sums: *mut f32| {
-                prefill::run(&call, Output::new(&call.geometry, y, log_sums));
+                let output = Output::new(&call.geometry, y, log_sums);
+                match decode::suits(&call) {
+                    true => decode::run(&call, output),
+                    false => prefill::run(&call, output),
+                }
             });
         })
     };
