@@ -10,6 +10,7 @@ mod errors;
 mod fixtures;
 mod golden;
 mod grid;
+mod kv_cache;
 mod layers;
 mod linear;
 mod lora;

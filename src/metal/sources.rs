@@ -95,6 +95,7 @@ sources! {
     DROPOUT = "dropout",
     GLU = "glu",
     GROUP_NORM = "group_norm" + ROWS,
+    KV_APPEND = "kv_append",
     LINEAR = "linear" + TILES,
     LORA_GATHER = "lora_gather",
     MATMUL_ACT = "matmul_act" + TILES,

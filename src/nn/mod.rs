@@ -42,6 +42,7 @@ macro_rules! weight_and_bias {
 pub mod activation;
 pub mod conv;
 pub mod group_norm;
+pub mod kv_cache;
 pub mod layer_norm;
 pub mod linear;
 pub mod lora;

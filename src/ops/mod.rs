@@ -13,6 +13,7 @@ pub(crate) mod conv2d;
 pub(crate) mod dropout;
 pub(crate) mod glu;
 pub(crate) mod group_norm;
+pub(crate) mod kv_append;
 mod limits;
 pub(crate) mod linear;
 pub(crate) mod lora;
