@@ -25,6 +25,7 @@ pub mod mps;
 mod packed;
 pub(crate) mod quantize;
 pub(crate) mod reduce;
+pub(crate) mod rope;
 pub(crate) mod row_norm;
 pub(crate) mod softmax;
 
@@ -68,6 +69,7 @@ exports! {
         reference_dequantize, reference_quantize;
     reduce: max_all, max_last_dim, mean_all, mean_last_dim, sum_all, sum_last_dim, Over, Reduce, Reduction =
         reference_all, reference_last_dim;
+    rope: rope, rope_inplace, rope_qk, Rope, RopeLayout, RopePairs, RopePositions, RopeSections = reference;
     row_norm: add_layer_norm, add_rms_norm, l2_norm, l2_norm_inplace, layer_norm, layer_norm_inplace, rms_norm,
         rms_norm_inplace, L2Norm, LayerNorm, RmsNorm = reference_l2, reference_layer, reference_rms;
     softmax: log_softmax, log_softmax_last_dim_inplace, masked_softmax, masked_softmax_inplace, softmax,

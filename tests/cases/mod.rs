@@ -56,6 +56,7 @@ macro_rules! with_ops {
             mixed_matmul
             quantize
             reduce
+            rope
             row_norm
             softmax
         }

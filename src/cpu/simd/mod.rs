@@ -85,6 +85,9 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// Lanes of `a` where `m` is set, of `b` elsewhere.
     fn select(self, m: Self::M, a: Self::F, b: Self::F) -> Self::F;
 
+    /// Neighbouring lanes exchanged: 1, 0, 3, 2, …
+    fn swap_pairs(self, a: Self::F) -> Self::F;
+
     fn isplat(self, x: i32) -> Self::I;
     fn bits(self, a: Self::F) -> Self::I;
     /// The floats of these bit patterns.

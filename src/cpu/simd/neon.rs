@@ -39,6 +39,7 @@ impl Simd for Neon {
         lt(a: float32x4_t, b: float32x4_t) -> uint32x4_t = vcltq_f32(a, b);
         eq(a: float32x4_t, b: float32x4_t) -> uint32x4_t = vceqq_f32(a, b);
         select(m: uint32x4_t, a: float32x4_t, b: float32x4_t) -> float32x4_t = vbslq_f32(m, a, b);
+        swap_pairs(a: float32x4_t) -> float32x4_t = vrev64q_f32(a);
         isplat(x: i32) -> int32x4_t = vdupq_n_s32(x);
         bits(a: float32x4_t) -> int32x4_t = vreinterpretq_s32_f32(a);
         float(a: int32x4_t) -> float32x4_t = vreinterpretq_f32_s32(a);

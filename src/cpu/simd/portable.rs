@@ -61,6 +61,10 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn swap_pairs(self, a: [f32; N]) -> [f32; N] {
+        [a[1], a[0], a[3], a[2]]
+    }
+    #[inline(always)]
     fn splat(self, x: f32) -> [f32; N] {
         [x; N]
     }

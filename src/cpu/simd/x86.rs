@@ -39,6 +39,9 @@ macro_rules! one_instruction_each {
                 max = _mm256_max_ps, _mm512_max_ps;
                 min = _mm256_min_ps, _mm512_min_ps;
             }
+            (a: Self::F) -> Self::F {
+                swap_pairs = _mm256_permute_ps::<0b10_11_00_01>, _mm512_permute_ps::<0b10_11_00_01>;
+            }
             (a: Self::F, b: Self::F, c: Self::F) -> Self::F {
                 fma = _mm256_fmadd_ps, _mm512_fmadd_ps;
                 fnma = _mm256_fnmadd_ps, _mm512_fnmadd_ps;

@@ -1,0 +1,163 @@
+//! The rotation on the CPU: `walk` shares heads and positions out, `tables` widens the cos and sin that a block of positions
+//! needs, `rotate` turns one head.
+
+mod rotate;
+mod tables;
+mod walk;
+
+pub use rotate::Rotate;
+pub use tables::Tables;
+pub use walk::{Place, Stream, Walk};
+
+use super::geometry::Heads;
+use super::{RopePairs, Rotation};
+use crate::cpu::element::Element;
+use crate::cpu::parallel::Shared;
+use crate::cpu::{alloc, gather, with_float};
+use crate::op::{Arg, ArgMut};
+use candle_core::{CpuStorage, Layout, Result};
+use std::borrow::Cow;
+
+type CpuArg<'a> = Arg<'a, CpuStorage>;
+
+pub fn forward(
+    rotation: &Rotation,
+    x: CpuArg,
+    tables: [CpuArg; 2],
+    ids: Option<CpuArg>,
+) -> Result<CpuStorage> {
+    with_float!(rotation.name, x.0, |data: &[T]| {
+        let tables = Tables::<T>::new(rotation, tables, ids)?;
+        let source = Source::new(rotation, data, x.1);
+        // SAFETY: the output has x's elements, and `rotate` writes all of them.
+        Ok(T::wrap(unsafe {
+            alloc::build(x.1.shape().elem_count(), |y| {
+                let to = Heads::contiguous(rotation.rope.layout, x.1);
+                rotate(&tables, &[source.stream(y, to)], source.heads);
+            })
+        }))
+    })
+}
+
+pub fn forward_pair(
+    rotation: &Rotation,
+    [q, k]: [CpuArg; 2],
+    tables: [CpuArg; 2],
+    ids: Option<CpuArg>,
+) -> Result<[CpuStorage; 2]> {
+    with_float!(rotation.name, q.0, |data: &[T]| {
+        let tables = Tables::<T>::new(rotation, tables, ids)?;
+        let qs = Source::new(rotation, data, q.1);
+        let ks = Source::new(rotation, k.0.as_slice::<T>()?, k.1);
+        let [q_to, k_to] = [q, k].map(|(_, l)| Heads::contiguous(rotation.rope.layout, l));
+        let mut rotated = Vec::new();
+        // SAFETY: the outputs have the elements of q and of k, and `rotate` writes all of them.
+        let k = unsafe {
+            alloc::build(k.1.shape().elem_count(), |ky| {
+                rotated = alloc::build(q.1.shape().elem_count(), |qy| {
+                    rotate(
+                        &tables,
+                        &[qs.stream(qy, q_to), ks.stream(ky, k_to)],
+                        qs.heads,
+                    );
+                });
+            })
+        };
+        Ok([T::wrap(rotated), T::wrap(k)])
+    })
+}
+
+pub fn inplace(
+    rotation: &Rotation,
+    (x, l): ArgMut<CpuStorage>,
+    tables: [CpuArg; 2],
+    ids: Option<CpuArg>,
+) -> Result<()> {
+    let order = rotation.rope.layout;
+    with_float!(rotation.name, x, |data: &[T]| {
+        let tables = Tables::<T>::new(rotation, tables, ids)?;
+        let run = |data: *mut T, heads: Heads| {
+            let place = Place::new(data, heads);
+            let stream = Stream {
+                from: [place],
+                to: place,
+                heads: heads.heads,
+            };
+            // SAFETY: x has these heads, no two of which share memory, since Candle refuses such targets; nothing else uses it.
+            unsafe { rotate(&tables, &[stream], heads) };
+        };
+        let heads = Heads::new(order, l);
+        match heads.has_neighbours() && l.shape().elem_count() > 0 {
+            true => run(data[l.start_offset()..].as_mut_ptr(), heads),
+            false => gather::update(data, l, |data: &mut [T]| {
+                run(data.as_mut_ptr(), Heads::contiguous(order, l))
+            }),
+        }
+        Ok(())
+    })
+}
+
+/// # Safety
+/// The streams have heads as `heads` says, but each its own number of them; nothing else touches what they write to.
+unsafe fn rotate<T: Element>(tables: &Tables<T>, streams: &[Stream<T, 1>], heads: Heads) {
+    let (pairs, dim) = (tables.pairs(), heads.dim);
+    let walk = Walk::new(tables, streams, heads);
+    // SAFETY: the tables have `pairs` pairs, which a head of `dim` elements has room for by the op's check; the rest is the
+    // caller's promise.
+    unsafe {
+        match tables.kind() {
+            RopePairs::Half => walk.run(&Rotate::<false> { pairs, dim }, 2),
+            RopePairs::Interleaved => walk.run(&Rotate::<true> { pairs, dim }, 2),
+        }
+    }
+}
+
+/// A tensor of heads to read. It is copied only if the elements of a head are not neighbours.
+pub struct Source<'a, T: Clone> {
+    data: Cow<'a, [T]>,
+    pub heads: Heads,
+}
+
+impl<'a, T: Element> Source<'a, T> {
+    pub fn new(rotation: &Rotation, data: &'a [T], l: &Layout) -> Self {
+        let order = rotation.rope.layout;
+        let heads = Heads::new(order, l);
+        if !heads.has_neighbours() || l.shape().elem_count() == 0 {
+            return Source {
+                data: gather::contiguous(data, l),
+                heads: Heads::contiguous(order, l),
+            };
+        }
+        Source {
+            data: Cow::Borrowed(&data[l.start_offset()..]),
+            heads,
+        }
+    }
+
+    pub fn place(&self) -> Place<T> {
+        let [batch, head, position, _] = self.heads.strides;
+        Place {
+            data: Shared::new(self.data.as_ptr().cast_mut()),
+            strides: [batch, head, position],
+        }
+    }
+
+    /// From here to heads that lie as `to` says from `y` on.
+    pub fn stream(&self, y: *mut T, to: Heads) -> Stream<T, 1> {
+        Stream {
+            from: [self.place()],
+            to: Place::new(y, to),
+            heads: self.heads.heads,
+        }
+    }
+}
+
+impl<T> Place<T> {
+    pub fn new(data: *mut T, heads: Heads) -> Self {
+        let [batch, head, position, _] = heads.strides;
+        Place {
+            data: Shared::new(data),
+            strides: [batch, head, position],
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! The cos and sin of a block of positions, in f32 and in the order in which a head is read.
+
+use super::CpuArg;
+use crate::check;
+use crate::cpu::element::Element;
+use crate::cpu::simd::{Kernel, Simd};
+use crate::ops::rope::geometry::TableDims;
+use crate::ops::rope::{RopePairs, RopePositions, RopeSections, Rotation};
+use candle_core::{CpuStorage, Result};
+use std::ops::Range;
+
+/// cos and sin, and which of their rows belong to which position.
+pub struct Tables<'a, T> {
+    /// Each from its first element on.
+    tables: [(&'a [T], TableDims); 2],
+    first: usize,
+    ids: Option<Ids>,
+    sections: Option<RopeSections>,
+    kind: RopePairs,
+    inverse: bool,
+}
+
+/// Row numbers, all of them rows that the tables have, by axis, batch and position.
+struct Ids {
+    rows: Vec<usize>,
+    strides: [usize; 3],
+}
+
+impl<'a, T: Element> Tables<'a, T> {
+    /// Of arguments that the op's check has accepted.
+    pub fn new(rotation: &Rotation, tables: [CpuArg<'a>; 2], ids: Option<CpuArg>) -> Result<Self> {
+        let Rotation {
+            rope,
+            inverse,
+            name,
+        } = rotation;
+        let of = |(storage, l): CpuArg<'a>| {
+            let data = storage.as_slice::<T>()?;
+            let dims = TableDims::new(rope, l)
+                .ok_or_else(|| check::error(name, "got a table of another rank"))?;
+            Ok::<_, candle_core::Error>((&data[l.start_offset().min(data.len())..], dims))
+        };
+        let tables = [of(tables[0])?, of(tables[1])?];
+        let ids = ids.map(|ids| Ids::new(rotation, ids, tables[0].1.rows()));
+        Ok(Tables {
+            tables,
+            first: match rope.positions {
+                RopePositions::From(first) => first,
+                RopePositions::Ids(_) => 0,
+            },
+            ids: ids.transpose()?,
+            sections: rope.sections,
+            kind: rope.pairs,
+            inverse: *inverse,
+        })
+    }
+
+    pub fn pairs(&self) -> usize {
+        self.tables[0].1.pairs()
+    }
+
+    pub fn kind(&self) -> RopePairs {
+        self.kind
+    }
+
+    /// How many f32 the cos of one position take, and the sin as many.
+    pub fn width(&self) -> usize {
+        match self.kind {
+            RopePairs::Half => self.pairs(),
+            RopePairs::Interleaved => 2 * self.pairs(),
+        }
+    }
+
+    /// The table row of a position.
+    fn row(&self, axis: usize, batch: usize, position: usize) -> usize {
+        match &self.ids {
+            None => self.first + position,
+            Some(ids) => {
+                let [a, b, p] = ids.strides;
+                ids.rows[axis * a + batch * b + position * p]
+            }
+        }
+    }
+}
+
+impl Ids {
+    fn new(rotation: &Rotation, (storage, l): CpuArg, rows: usize) -> Result<Self> {
+        let read = |i: usize| -> std::result::Result<usize, i128> {
+            let id = match storage {
+                CpuStorage::U32(ids) => i128::from(ids[i]),
+                CpuStorage::I64(ids) => i128::from(ids[i]),
+                _ => -1,
+            };
+            match usize::try_from(id) {
+                Ok(row) if row < rows => Ok(row),
+                _ => Err(id),
+            }
+        };
+        let at = |mut i: usize| {
+            let mut at = l.start_offset();
+            for (dim, stride) in l.dims().iter().zip(l.stride()).rev() {
+                at += i % dim * stride;
+                i /= dim;
+            }
+            at
+        };
+        let all = (0..l.shape().elem_count()).map(|i| read(at(i)));
+        let all: std::result::Result<Vec<usize>, i128> = all.collect();
+        let wrong = |id| {
+            let message = format!("got position {id}, expected less than the {rows} that cos has");
+            check::error(rotation.name, message)
+        };
+        let contiguous = candle_core::Layout::contiguous(l.shape());
+        Ok(Ids {
+            rows: all.map_err(wrong)?,
+            strides: rotation.rope.id_strides(&contiguous),
+        })
+    }
+}
+
+/// Writes the cos and sin of positions to `out`: for each position first cos, then sin, each of `Tables::width` numbers.
+/// Neighbours that are rotated together get the same cos twice, and −sin and sin.
+pub struct Fill<'a, T> {
+    pub tables: &'a Tables<'a, T>,
+    pub batch: usize,
+    pub positions: Range<usize>,
+    /// Has room for them.
+    pub out: *mut f32,
+}
+
+impl<T: Element> Kernel for Fill<'_, T> {
+    type Output = ();
+    const WIDE: bool = false;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let (pairs, width) = (self.tables.pairs(), self.tables.width());
+        for (i, position) in self.positions.clone().enumerate() {
+            for which in 0..2 {
+                // SAFETY: `out` has twice the width for each position.
+                let out = unsafe { self.out.add((2 * i + which) * width) };
+                let sign = match which == 1 && self.tables.inverse {
+                    true => -1.0,
+                    false => 1.0,
+                };
+                match self.neighbours(which, position) {
+                    // SAFETY: `pairs` ≤ width numbers fit.
+                    Some(row) => unsafe { widen(s, row, out, sign) },
+                    None => {
+                        for j in 0..pairs {
+                            // SAFETY: as above.
+                            unsafe { *out.add(j) = self.at(which, position, j) * sign };
+                        }
+                    }
+                }
+                if self.tables.kind == RopePairs::Interleaved {
+                    let first = if which == 0 { 1.0 } else { -1.0 };
+                    // SAFETY: the width is twice the pairs here.
+                    unsafe { spread(out, pairs, first) };
+                }
+            }
+        }
+    }
+}
+
+impl<'a, T: Element> Fill<'a, T> {
+    /// The row of one table for a position, if it lies there in one piece.
+    fn neighbours(&self, which: usize, position: usize) -> Option<&'a [T]> {
+        let (data, table) = &self.tables.tables[which];
+        let [_, batch, row, pair] = table.strides;
+        if self.tables.sections.is_some() || pair != 1 {
+            return None;
+        }
+        let at = self.batch.min(table.dims[1] - 1) * batch
+            + self.tables.row(0, self.batch, position) * row;
+        data.get(at..at + table.pairs())
+    }
+
+    fn at(&self, which: usize, position: usize, j: usize) -> f32 {
+        let (data, table) = &self.tables.tables[which];
+        let axis = self.tables.sections.map_or(0, |sections| sections.axis(j));
+        let [axes, batch, row, pair] = table.strides;
+        let at = axis.min(table.dims[0] - 1) * axes
+            + self.batch.min(table.dims[1] - 1) * batch
+            + self.tables.row(axis, self.batch, position) * row
+            + j * pair;
+        data[at].widen()
+    }
+}
+
+/// # Safety
+/// `out` has room for as many numbers as `row` has.
+#[inline(always)]
+unsafe fn widen<S: Simd, T: Element>(s: S, row: &[T], out: *mut f32, sign: f32) {
+    let mut i = 0;
+    while i < row.len() {
+        let left = row.len() - i;
+        // SAFETY: `left` elements remain in both.
+        unsafe {
+            let v = T::load_upto(s, row.as_ptr().add(i), left);
+            f32::store_upto(s, out.add(i), left, s.mul(v, s.splat(sign)));
+        }
+        i += S::LANES;
+    }
+}
+
+/// Each of the first `n` numbers twice, the first of the two times `first`.
+///
+/// # Safety
+/// `out` has room for `2n` numbers, of which the first n can be read.
+#[inline(always)]
+unsafe fn spread(out: *mut f32, n: usize, first: f32) {
+    for j in (0..n).rev() {
+        // SAFETY: 2j + 1 < 2n, and whatever lies above j has been read already.
+        unsafe {
+            let v = *out.add(j);
+            *out.add(2 * j) = v * first;
+            *out.add(2 * j + 1) = v;
+        }
+    }
+}

@@ -1,0 +1,396 @@
+use super::form::Form;
+use super::refused::{Refused, Wrong};
+use super::size::{size, Measured, ALL};
+use super::{zeros, Arg, Fill, Grid, Kind, OpCase, Reject, Size};
+use candle_core::{DType, Device, Result, Tensor, D};
+use candle_fused::ops::{
+    rope, rope_inplace, rope_qk, Rope, RopeLayout, RopePairs, RopePositions, RopeSections,
+};
+use candle_fused::reference::rope::reference;
+use candle_nn::rotary_emb as stock;
+
+const NAME: &str = "rope";
+const X: Arg = Arg::matrix("x", Fill::Signal);
+const TABLE: fn(Size) -> Vec<usize> = |size| vec![positions(size), size.cols() / 2];
+const COS: Arg = Arg::new("cos", Fill::Signal, TABLE);
+const SIN: Arg = Arg::new("sin", Fill::Signal, TABLE);
+
+/// Batch, heads, positions and dim: around a vector, odd pairs, several blocks and head groups, one position, no elements.
+const SIZES: Grid = &[
+    &[2, 3, 0, 8],
+    &[2, 3, 5, 0],
+    &[11, 2, 3, 10],
+    &[2, 3, 5, 8],
+    &[1, 2, 7, 2],
+    &[3, 5, 1, 34],
+    &[2, 3, 4, 66],
+    &[1, 20, 40, 128],
+    &[2, 3, 70, 256],
+];
+/// For variants of the main calls.
+const FEW: Grid = &[&[11, 2, 3, 12], &[2, 3, 5, 8], &[2, 3, 4, 70]];
+
+const MAIN: [Measured; 5] = [
+    size("1x4x1x64", &[1, 4, 1, 64])
+        .run(&[Kind::Forward, Kind::Train])
+        .quick(),
+    size("1x32x1x128", &[1, 32, 1, 128]),
+    size("1x32x512x128", &[1, 32, 512, 128]).run(ALL).quick(),
+    size("8x8x64x64", &[8, 8, 64, 64]),
+    size("1x8x4096x128", &[1, 8, 4096, 128]),
+];
+
+fn positions(size: Size) -> usize {
+    size.dims()[size.dims().len() - 2]
+}
+
+fn with(pairs: RopePairs) -> Rope {
+    Rope {
+        pairs,
+        ..Rope::default()
+    }
+}
+
+/// A rotation that depends on x's own dims and device.
+type Make = fn(&Tensor) -> Result<Rope>;
+
+/// x, cos and sin, the tables of shape `table`.
+fn case(name: &'static str, table: fn(Size) -> Vec<usize>, make: Make) -> OpCase {
+    let args = [
+        X,
+        Arg::new("cos", Fill::Signal, table),
+        Arg::new("sin", Fill::Signal, table),
+    ];
+    OpCase::new(
+        NAME,
+        name,
+        &args,
+        move |t| rope(&t[0], &t[1], &t[2], &make(&t[0])?),
+        move |t| reference(&t[0], &t[1], &t[2], &make(&t[0])?),
+    )
+    .in_place(move |t| rope_inplace(&t[0], &t[1], &t[2], &make(&t[0])?))
+    .stepwise_gradients()
+    .grid(FEW)
+    .sizes([])
+}
+
+pub fn cases() -> Vec<OpCase> {
+    let mut cases = vec![
+        main("rope", RopePairs::Half).stock(|t| stock::rope(&t[0], &t[1], &t[2])),
+        main("rope_i", RopePairs::Interleaved).stock(|t| stock::rope_i(&t[0], &t[1], &t[2])),
+        thd(),
+        qk(),
+    ];
+    cases.extend(tables());
+    cases.extend(sections());
+    cases
+}
+
+fn main(name: &'static str, pairs: RopePairs) -> OpCase {
+    OpCase::new(
+        NAME,
+        name,
+        &[X, COS, SIN],
+        move |t| rope(&t[0], &t[1], &t[2], &with(pairs)),
+        move |t| reference(&t[0], &t[1], &t[2], &with(pairs)),
+    )
+    .in_place(move |t| rope_inplace(&t[0], &t[1], &t[2], &with(pairs)))
+    .stepwise_gradients()
+    .grid(SIZES)
+    .sizes(MAIN)
+}
+
+/// `[batch, positions, heads, dim]`
+fn thd() -> OpCase {
+    let table = |size: Size| vec![size.dims()[1], size.cols() / 2];
+    let thd = |_: &Tensor| {
+        Ok(Rope {
+            layout: RopeLayout::PositionsFirst,
+            ..Rope::default()
+        })
+    };
+    case("rope_thd", table, thd)
+        .stock(|t| stock::rope_thd(&t[0], &t[1], &t[2]))
+        .sizes([size("1x512x32x128", &[1, 512, 32, 128]).run(&[Kind::Forward, Kind::Train])])
+}
+
+/// Of two more heads for k than for q, so that the heads of both are in one group.
+fn qk() -> OpCase {
+    let k = Arg::new("k", Fill::Addend, |size| {
+        let mut dims = size.dims().to_vec();
+        dims[1] += 2;
+        dims
+    });
+    let q = Arg { name: "q", ..X };
+    let pairs = RopePairs::Half;
+    OpCase::new(
+        NAME,
+        "rope_qk",
+        &[q, k, COS, SIN],
+        move |t| rope_qk(&t[0], &t[1], &t[2], &t[3], &with(pairs)),
+        move |t| {
+            let of = |x| reference(x, &t[2], &t[3], &with(pairs));
+            Ok((of(&t[0])?, of(&t[1])?))
+        },
+    )
+    .stock(|t| {
+        let of = |x| stock::rope(x, &t[2], &t[3]);
+        Ok((of(&t[0])?, of(&t[1])?))
+    })
+    .stepwise_gradients()
+    .grid(SIZES)
+    .sizes([
+        size("1x4x1x64", &[1, 4, 1, 64]),
+        size("1x32x512x128", &[1, 32, 512, 128]).run(&[Kind::Forward, Kind::Train]),
+    ])
+}
+
+/// Row numbers for each batch row and position, several times the same.
+fn ids(x: &Tensor, dims: &[usize], rows: usize) -> Result<Tensor> {
+    let n: usize = dims.iter().product();
+    let ids: Vec<u32> = (0..n).map(|i| (i * 7 % rows) as u32).collect();
+    Tensor::from_vec(ids, dims, &Device::Cpu)?.to_device(x.device())
+}
+
+fn interleaved(positions: RopePositions) -> Rope {
+    Rope {
+        positions,
+        ..with(RopePairs::Interleaved)
+    }
+}
+
+/// Longer tables, tables for each batch row, and heads that are rotated in part.
+fn tables() -> Vec<OpCase> {
+    vec![
+        case(
+            "partial",
+            |size| vec![positions(size), size.cols() / 4],
+            |_| Ok(Rope::default()),
+        ),
+        case(
+            "partial_interleaved",
+            |size| vec![positions(size) + 3, size.cols() / 4],
+            |_| Ok(interleaved(RopePositions::From(2))),
+        ),
+        case(
+            "batched",
+            |size| vec![size.dims()[0], positions(size) + 4, size.cols() / 2],
+            |_| {
+                Ok(Rope {
+                    positions: RopePositions::From(3),
+                    ..Rope::default()
+                })
+            },
+        ),
+        case(
+            "ids",
+            |_| vec![9, 4],
+            |x| {
+                let ids = ids(x, &[x.dim(0)?, x.dim(2)?], 9)?;
+                Ok(Rope {
+                    positions: RopePositions::Ids(ids),
+                    ..Rope::default()
+                })
+            },
+        ),
+        case(
+            "ids_i64",
+            |size| vec![size.dims()[0], 6, 3],
+            |x| {
+                let ids = ids(x, &[x.dim(2)?], 6)?.to_dtype(DType::I64)?;
+                Ok(interleaved(RopePositions::Ids(ids)))
+            },
+        ),
+    ]
+}
+
+/// A third of the pairs for height, a third for width.
+fn lens(x: &Tensor) -> Result<[usize; 3]> {
+    let pairs = x.dim(D::Minus1)? / 2;
+    Ok([pairs - 2 * (pairs / 3), pairs / 3, pairs / 3])
+}
+
+fn sections() -> Vec<OpCase> {
+    vec![
+        case(
+            "sections",
+            |size| vec![8, size.cols() / 2],
+            |x| {
+                let ids = ids(x, &[3, x.dim(0)?, x.dim(2)?], 8)?;
+                Ok(Rope {
+                    positions: RopePositions::Ids(ids),
+                    sections: Some(RopeSections {
+                        lens: lens(x)?,
+                        interleaved: false,
+                    }),
+                    ..Rope::default()
+                })
+            },
+        ),
+        case(
+            "sections_interleaved",
+            |size| vec![3, size.dims()[0], positions(size) + 1, size.cols() / 2],
+            |x| {
+                Ok(Rope {
+                    positions: RopePositions::From(1),
+                    sections: Some(RopeSections {
+                        lens: lens(x)?,
+                        interleaved: true,
+                    }),
+                    ..Rope::default()
+                })
+            },
+        ),
+    ]
+}
+
+/// The CustomOps, with fields that suit and that don't.
+pub fn custom_ops() -> Result<Vec<Form>> {
+    let ids = |dims: &[usize]| Tensor::ones(dims, DType::U32, &Device::Cpu);
+    let at = |ids| Rope {
+        positions: RopePositions::Ids(ids),
+        ..Rope::default()
+    };
+    let sections = RopeSections {
+        lens: [1, usize::MAX, 1],
+        interleaved: true,
+    };
+    Ok(forms! {
+        Rope::default() => CustomOp3 InplaceOp3;
+        Rope { positions: RopePositions::From(usize::MAX), ..Rope::default() } => CustomOp3 InplaceOp3;
+        Rope { layout: RopeLayout::PositionsFirst, ..Rope::default() } => CustomOp3 InplaceOp3;
+        Rope { sections: Some(sections), ..Rope::default() } => CustomOp3 InplaceOp3;
+        at(ids(&[4])?) => CustomOp3 InplaceOp3;
+        at(ids(&[5, 3])?) => CustomOp3 InplaceOp3;
+        at(ids(&[])?) => CustomOp3 InplaceOp3;
+    })
+}
+
+fn call(d: &Device, x: &[usize], table: &[usize], of: Rope) -> Result<()> {
+    rope(&zeros(x, d)?, &zeros(table, d)?, &zeros(table, d)?, &of).map(drop)
+}
+
+pub fn rejects() -> Vec<Reject> {
+    vec![
+        Reject::new(
+            NAME,
+            "another rank",
+            &["x of shape [2, 8]", "positions, dim]"],
+            |d| call(d, &[2, 8], &[2, 4], Rope::default()),
+        ),
+        Reject::new(NAME, "short tables", &["4 positions", "5 from 0 on"], |d| {
+            call(d, &[1, 2, 5, 8], &[4, 4], Rope::default())
+        }),
+        Reject::new(
+            NAME,
+            "an offset past the table",
+            &["6 positions", "5 from 2 on"],
+            |d| {
+                let positions = RopePositions::From(2);
+                call(
+                    d,
+                    &[1, 2, 5, 8],
+                    &[6, 4],
+                    Rope {
+                        positions,
+                        ..Rope::default()
+                    },
+                )
+            },
+        ),
+        Reject::new(
+            NAME,
+            "wide tables",
+            &["[5, 5]", "at most 4 pairs", "dim of 8"],
+            |d| call(d, &[1, 2, 5, 8], &[5, 5], Rope::default()),
+        ),
+        Reject::new(
+            NAME,
+            "tables of another batch",
+            &["[3, 5, 4]", "batch of 2"],
+            |d| call(d, &[2, 2, 5, 8], &[3, 5, 4], Rope::default()),
+        ),
+        Reject::new(
+            NAME,
+            "different tables",
+            &["cos of shape [5, 4]", "sin of [5, 3]"],
+            |d| {
+                let (cos, sin) = (zeros((5, 4), d)?, zeros((5, 3), d)?);
+                rope(&zeros((2, 5, 8), d)?, &cos, &sin, &Rope::default()).map(drop)
+            },
+        ),
+        Reject::new(
+            NAME,
+            "positions of another length",
+            &["[4]", "[5] or [1, 5]"],
+            |d| {
+                let positions = RopePositions::Ids(Tensor::zeros(4, DType::U32, d)?);
+                call(
+                    d,
+                    &[1, 2, 5, 8],
+                    &[5, 4],
+                    Rope {
+                        positions,
+                        ..Rope::default()
+                    },
+                )
+            },
+        ),
+        Reject::new(NAME, "positions of floats", &["F32", "u32 or i64"], |d| {
+            let positions = RopePositions::Ids(zeros(5, d)?);
+            call(
+                d,
+                &[1, 2, 5, 8],
+                &[5, 4],
+                Rope {
+                    positions,
+                    ..Rope::default()
+                },
+            )
+        }),
+        Reject::new(
+            NAME,
+            "sections of fewer pairs",
+            &["[1, 1, 1]", "4 in all"],
+            |d| {
+                let sections = Some(RopeSections {
+                    lens: [1; 3],
+                    interleaved: false,
+                });
+                call(
+                    d,
+                    &[1, 2, 5, 8],
+                    &[3, 5, 4],
+                    Rope {
+                        sections,
+                        ..Rope::default()
+                    },
+                )
+            },
+        ),
+        Reject::new(
+            "rope_qk",
+            "keys of other positions",
+            &["[1, 2, 4, 8]", "[1, 3, 5, 8]"],
+            |d| {
+                let (q, k, table) = (
+                    zeros((1, 3, 5, 8), d)?,
+                    zeros((1, 2, 4, 8), d)?,
+                    zeros((5, 4), d)?,
+                );
+                rope_qk(&q, &k, &table, &table, &Rope::default()).map(drop)
+            },
+        ),
+    ]
+}
+
+#[rustfmt::skip]
+pub fn refused(w: &Wrong) -> Vec<Refused> {
+    let half = Rope::default();
+    refused! {
+        rope(&w.image, &w.three, &w.three, &half);
+        rope(&w.integers, &w.weight, &w.weight, &half);
+        rope_inplace(&w.image, &w.weight, &w.wide, &half);
+        rope_qk(&w.image, &w.sequence, &w.weight, &w.weight, &half);
+    }
+}
