@@ -4,6 +4,7 @@ mod architecture;
 mod arguments;
 mod cases;
 mod conv2d;
+mod cross_entropy;
 mod devices;
 mod dropout;
 mod errors;

@@ -10,6 +10,7 @@ mod affine_norm;
 pub(crate) mod binary_act;
 pub(crate) mod bitlinear;
 pub(crate) mod conv2d;
+pub(crate) mod cross_entropy;
 pub(crate) mod dropout;
 pub(crate) mod glu;
 pub(crate) mod group_norm;
@@ -28,6 +29,7 @@ pub(crate) mod reduce;
 pub(crate) mod rope;
 pub(crate) mod row_norm;
 pub(crate) mod softmax;
+mod targets;
 
 pub use crate::quant::Quantized;
 
@@ -55,6 +57,8 @@ exports! {
     bitlinear: bitlinear, BitLinear = reference;
     conv2d: conv1d, conv2d, conv2d_with, conv_transpose1d, conv_transpose2d, Conv2d, Conv2dParams, ConvAlgo,
         ConvTranspose2d = reference, transposed_reference;
+    cross_entropy: cross_entropy, cross_entropy_inplace, nll, token_log_probs, CrossEntropy, CrossEntropyConfig,
+        LossReduction = reference, reference_nll, reference_token_log_probs;
     dropout: dropout, dropout_add, dropout_inplace, relu_dropout, relu_dropout_inplace, Dropout, DropoutAdd =
         reference, reference_add;
     glu: geglu, geglu_packed, glu, glu_inplace, glu_packed, reglu, reglu_packed, swiglu, swiglu_packed, Glu,

@@ -46,6 +46,7 @@ macro_rules! with_ops {
             binary_act
             bitlinear
             conv2d
+            cross_entropy
             dropout
             glu
             group_norm

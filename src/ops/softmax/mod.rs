@@ -16,6 +16,7 @@ use crate::op::{self, custom_op, kernels, signature, Grads, InplaceOp, Op, Spec}
 use candle_core::shape::Dim;
 use candle_core::{Result, Shape, Tensor, D};
 
+pub(crate) use cpu::{finite_max, MaxSum, Plain, ScoreRow};
 pub use masked::{masked_softmax, masked_softmax_inplace, reference_masked, Mask, MaskedSoftmax};
 
 const NAME: &str = "softmax";

@@ -16,7 +16,9 @@ use crate::cpu::simd::MAX_LANES;
 use crate::cpu::{alloc, gather, with_float};
 use crate::op::{Arg, ArgMut, Args, OpResult};
 use candle_core::{CpuStorage, Layout, Result, Shape};
-use scores::{Biased, Plain, Scaled};
+pub use max_sum::{finite_max, MaxSum};
+use scores::{Biased, Scaled};
+pub use scores::{Plain, ScoreRow};
 use std::borrow::Cow;
 
 /// Runs `$body` with `$LOG` as a constant: whether the logarithm of the softmax is wanted.
