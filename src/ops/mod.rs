@@ -7,6 +7,7 @@
 pub(crate) mod activation;
 pub(crate) mod affine_act;
 mod affine_norm;
+pub(crate) mod attention;
 pub(crate) mod binary_act;
 pub(crate) mod bitlinear;
 pub(crate) mod conv2d;
@@ -52,6 +53,7 @@ exports! {
     activation: activation, activation_inplace, gelu, gelu_erf, leaky_relu, relu, relu2, sigmoid, silu, softplus,
         tanh, Act, Activation = reference;
     affine_act: affine_act, affine_act_inplace, AffineAct = reference;
+    attention: attention, Attention, AttentionConfig, AttentionDropout, AttentionLayout, PackedSequences = reference;
     binary_act: add_act, add_act_inplace, add_relu, bias_act, bias_act_inplace, mul_act, mul_act_inplace, mul_relu,
         BinaryAct, BinaryOp = reference;
     bitlinear: bitlinear, BitLinear = reference;

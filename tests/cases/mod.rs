@@ -43,6 +43,7 @@ macro_rules! with_ops {
         $macro! {
             activation
             affine_act
+            attention
             binary_act
             bitlinear
             conv2d
