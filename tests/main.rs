@@ -18,6 +18,7 @@ mod lora;
 mod matmul_act;
 #[cfg(feature = "metal")]
 mod mps;
+mod nn_gradients;
 mod quantize;
 mod quantized;
 mod rows;

@@ -40,14 +40,22 @@ macro_rules! weight_and_bias {
 }
 
 pub mod activation;
+pub mod attention;
 pub mod conv;
+pub mod cpu_flash_attention;
 pub mod group_norm;
 pub mod kv_cache;
 pub mod layer_norm;
 pub mod linear;
 pub mod lora;
+pub mod moe;
 pub mod ops;
 pub mod quantized;
+
+/// [`attention::varlen`] under its older name.
+pub mod varlen_attention {
+    pub use super::attention::varlen::*;
+}
 
 pub use activation::{Activation, IntoAct};
 pub use candle_nn::*;

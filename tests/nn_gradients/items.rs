@@ -8,7 +8,13 @@ use std::process::Command;
 
 /// The traits whose methods take no tensor, or that stock implements for private types alone.
 const TRAITS_WITHOUT_TENSORS: &[&str] = &[
-    "Clone", "CustomOp1", "CustomOp2", "CustomOp3", "Debug", "Default", "From",
+    "Clone",
+    "CustomOp1",
+    "CustomOp2",
+    "CustomOp3",
+    "Debug",
+    "Default",
+    "From",
 ];
 
 /// `ops::softmax`, `conv::Conv2d::absorb_bn`, `rnn::RNN::seq`, `linear::Linear: Module`.
@@ -55,7 +61,10 @@ fn collect(src: &Path, module: &str, items: &mut BTreeSet<String>) {
         "" => ["lib.rs".to_string(), String::new()],
         _ => [format!("{path}.rs"), format!("{path}/mod.rs")],
     };
-    let file = files.iter().map(|file| src.join(file)).find(|file| file.is_file());
+    let file = files
+        .iter()
+        .map(|file| src.join(file))
+        .find(|file| file.is_file());
     let file = file.unwrap_or_else(|| panic!("no file of the module {module:?}"));
     let text = fs::read_to_string(file).expect("a source file");
     for found in read(&text) {
@@ -108,9 +117,18 @@ fn read(text: &str) -> Vec<Found> {
     found
 }
 
-fn declared(code: &str, depth: i32, block: &mut String, in_trait: &mut bool, found: &mut Vec<Found>) {
+fn declared(
+    code: &str,
+    depth: i32,
+    block: &mut String,
+    in_trait: &mut bool,
+    found: &mut Vec<Found>,
+) {
     if depth == 0 {
-        if let Some(name) = code.strip_prefix("pub mod ").and_then(|rest| rest.strip_suffix(';')) {
+        if let Some(name) = code
+            .strip_prefix("pub mod ")
+            .and_then(|rest| rest.strip_suffix(';'))
+        {
             found.push(Found::Module(name.into()));
         }
         if let Some(rest) = code.strip_prefix("pub trait ") {
@@ -130,7 +148,9 @@ fn declared(code: &str, depth: i32, block: &mut String, in_trait: &mut bool, fou
             }
         }
     }
-    let public = code.strip_prefix("pub unsafe fn ").or_else(|| code.strip_prefix("pub fn "));
+    let public = code
+        .strip_prefix("pub unsafe fn ")
+        .or_else(|| code.strip_prefix("pub fn "));
     let of_trait = match *in_trait && depth == 1 {
         true => code.strip_prefix("fn "),
         false => None,
@@ -156,7 +176,8 @@ fn last_name(path: &str) -> String {
 
 fn without_generics(code: &str) -> String {
     let mut depth = 0;
-    let outside = code.replace("->", "").chars().filter(|&c| {
+    let code = code.replace("->", "");
+    let outside = code.chars().filter(|&c| {
         depth += i32::from(c == '<');
         let outside = depth == 0;
         depth -= i32::from(c == '>');
@@ -200,7 +221,10 @@ fn declarations_are_read() {
         }
         pub fn last<D: Dim>(x: D) {}
     ";
-    let text: Vec<&str> = text.lines().map(|line| line.strip_prefix("        ").unwrap_or(line)).collect();
+    let text: Vec<&str> = text
+        .lines()
+        .map(|line| line.strip_prefix("        ").unwrap_or(line))
+        .collect();
     let item = |name: &str| Found::Item(name.into());
     let want = [
         Found::Module("inner".into()),
