@@ -69,6 +69,14 @@ impl<'a> Operand<'a> {
         Self::whole(buffer, start * dtype.size_in_bytes(), count, dtype)
     }
 
+    /// The same operand, borrowed.
+    pub(crate) fn reborrow(&self) -> Operand<'_> {
+        Operand {
+            buffer: BufferOwner::Borrowed(self.buffer()),
+            ..*self
+        }
+    }
+
     /// As many elements in the buffer as the shape has.
     fn whole(buffer: BufferOwner<'a>, offset: usize, count: usize, dtype: DType) -> Self {
         Self {

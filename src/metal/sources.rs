@@ -79,6 +79,7 @@ parts! {
     CONV2D_PARAMS = "parts/conv2d_params",
     INDICES = "parts/indices",
     LEVELS = "parts/levels",
+    ROTARY = "parts/rotary",
     ROWS = "parts/rows",
     TILES = "parts/tiles",
 }
@@ -104,6 +105,7 @@ sources! {
     MIXED_MATMUL = "mixed_matmul" + TILES + CODES,
     QUANTIZE = "quantize" + LEVELS,
     REDUCE = "reduce" + ROWS,
+    ROPE = "rope" + ROTARY,
     ROW_NORM = "row_norm" + ROWS,
     SOFTMAX = "softmax" + ROWS,
 }

@@ -71,9 +71,13 @@ impl TableDims {
     pub fn pairs(&self) -> usize {
         self.dims[3]
     }
+    /// Whether the numbers of a row are neighbours.
+    pub fn has_neighbours(&self) -> bool {
+        self.pairs() <= 1 || self.strides[3] == 1
+    }
 }
 
-/// `[axes, batch, ..]` with ones for dims that are not there, of a layout whose last `own` dims always are, with strides. The
+/// `[axes, batch, ..]` with ones for dims that are not there, and strides that are 0 for ones, of a layout whose last `own` dims always are. The
 /// first dim is the axes' if `per_axis`.
 fn padded(l: &Layout, per_axis: bool, own: usize) -> Option<([usize; 4], [usize; 4])> {
     let (mut dims, mut strides) = ([1; 4], [0; 4]);
@@ -81,13 +85,16 @@ fn padded(l: &Layout, per_axis: bool, own: usize) -> Option<([usize; 4], [usize;
     if rank < own || rank > own + 1 {
         return None;
     }
+    let mut put = |at: usize, from: usize| {
+        dims[at] = l.dims()[from];
+        // A dim of 1 serves all batch rows.
+        strides[at] = if dims[at] == 1 { 0 } else { l.stride()[from] };
+    };
     for i in 0..rank {
-        let from = l.dims().len() - 1 - i;
-        dims[own + 1 - i] = l.dims()[from];
-        strides[own + 1 - i] = l.stride()[from];
+        put(own + 1 - i, l.dims().len() - 1 - i);
     }
     if per_axis {
-        (dims[0], strides[0]) = (l.dims()[0], l.stride()[0]);
+        put(0, 0);
     }
     Some((dims, strides))
 }

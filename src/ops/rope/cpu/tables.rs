@@ -167,12 +167,11 @@ impl<'a, T: Element> Fill<'a, T> {
     /// The row of one table for a position, if it lies there in one piece.
     fn neighbours(&self, which: usize, position: usize) -> Option<&'a [T]> {
         let (data, table) = &self.tables.tables[which];
-        let [_, batch, row, pair] = table.strides;
-        if self.tables.sections.is_some() || pair != 1 {
+        let [_, batch, row, _] = table.strides;
+        if self.tables.sections.is_some() || !table.has_neighbours() {
             return None;
         }
-        let at = self.batch.min(table.dims[1] - 1) * batch
-            + self.tables.row(0, self.batch, position) * row;
+        let at = self.batch * batch + self.tables.row(0, self.batch, position) * row;
         data.get(at..at + table.pairs())
     }
 
@@ -180,8 +179,8 @@ impl<'a, T: Element> Fill<'a, T> {
         let (data, table) = &self.tables.tables[which];
         let axis = self.tables.sections.map_or(0, |sections| sections.axis(j));
         let [axes, batch, row, pair] = table.strides;
-        let at = axis.min(table.dims[0] - 1) * axes
-            + self.batch.min(table.dims[1] - 1) * batch
+        let at = axis * axes
+            + self.batch * batch
             + self.tables.row(axis, self.batch, position) * row
             + j * pair;
         data[at].widen()
