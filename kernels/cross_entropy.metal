@@ -71,18 +71,21 @@ template <typename T>
 template <typename T>
 [[kernel]] void cross_entropy_sum(
     device const float* losses [[buffer(0)]],
-    device T* y [[buffer(1)]],
-    constant uint& rows [[buffer(2)]],
+    device const float* total [[buffer(1)]],
+    device T* y [[buffer(2)]],
+    constant LossParams& p [[buffer(3)]],
     ROW_ARGUMENTS
 ) {
     BEGIN_ROW(true, 1u)
     float sum = 0.0f;
-    for (uint i = t.first / 4u; i < rows; i += t.step / 4u) {
+    for (uint i = t.first / 4u; i < p.rows; i += t.step / 4u) {
         sum += losses[i];
     }
     sum = row_sum<true>(sum, t);
     if (t.first == 0u) {
-        y[0] = T(sum);
+        // A mean of no rows.
+        bool none = p.mean != 0u && total[0] == 0.0f;
+        y[0] = T(none ? not_a_number() : sum);
     }
 }
 
@@ -90,11 +93,12 @@ template <typename T>
 template <typename T>
 [[kernel]] void cross_entropy_narrow(
     device const float* losses [[buffer(0)]],
-    device T* y [[buffer(1)]],
-    constant uint& rows [[buffer(2)]],
+    device const float* total [[buffer(1)]],
+    device T* y [[buffer(2)]],
+    constant LossParams& p [[buffer(3)]],
     uint i [[thread_position_in_grid]]
 ) {
-    if (i < rows) {
+    if (i < p.rows) {
         y[i] = T(losses[i]);
     }
 }

@@ -26,7 +26,7 @@ const WIDTHS: Grid = &[
 
 /// A class for each row, and −100 for every fourth.
 fn some(logits: &Tensor) -> Result<Tensor> {
-    targets(logits, |i, classes| match i % 4 {
+    targets(logits, DType::I64, |i, classes| match i % 4 {
         2 => -100,
         _ => (i * 7919 % classes.max(1)) as i64,
     })
@@ -34,14 +34,17 @@ fn some(logits: &Tensor) -> Result<Tensor> {
 
 /// A class for each row, in u32.
 fn all(logits: &Tensor) -> Result<Tensor> {
-    targets(logits, |i, classes| (i * 7919 % classes.max(1)) as i64)?.to_dtype(DType::U32)
+    let class = |i: usize, classes: usize| (i * 7919 % classes.max(1)) as i64;
+    targets(logits, DType::U32, class)
 }
 
-fn targets(logits: &Tensor, of: fn(usize, usize) -> i64) -> Result<Tensor> {
+fn targets(logits: &Tensor, dtype: DType, of: fn(usize, usize) -> i64) -> Result<Tensor> {
     let (classes, leading) = logits.dims().split_last().expect("a dim of classes");
     let count = leading.iter().product();
     let values: Vec<i64> = (0..count).map(|i| of(i, *classes)).collect();
-    Tensor::from_vec(values, leading, &Device::Cpu)?.to_device(logits.device())
+    Tensor::from_vec(values, leading, &Device::Cpu)?
+        .to_dtype(dtype)?
+        .to_device(logits.device())
 }
 
 /// A weight between ¼ and 2 for each class.

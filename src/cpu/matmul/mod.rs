@@ -13,7 +13,7 @@ mod tiles;
 pub use batch::batch;
 pub use matrix::{Matrix, Stored};
 pub use narrow::Narrow;
-pub use tiles::{product, tile_len};
+pub use tiles::{accumulate, product, tile_len};
 
 use super::alloc;
 use super::element::Element;
@@ -66,7 +66,7 @@ impl<'a, T: Element> Product<'a, T> {
 
     /// # Safety
     /// `out` is valid for writes of the result, rows one behind the other, and nothing else touches it.
-    unsafe fn write<O: Element>(&self, out: *mut O) {
+    pub unsafe fn write<O: Element>(&self, out: *mut O) {
         let (rows, outputs) = (self.x.rows, self.w.rows);
         if rows * outputs == 0 {
             return;

@@ -3,6 +3,7 @@
 use super::matrix::Matrix;
 use super::narrow::Narrow;
 use super::Product;
+use crate::act::Act;
 use crate::cpu::element::Element;
 use crate::cpu::parallel::{self, Shared};
 use gemm::Parallelism;
@@ -114,6 +115,32 @@ pub unsafe fn run<T: Element, O: Element>(p: &Product<T>, out: *mut O) {
             // SAFETY: the ranges of `tiles` don't overlap, so that no other thread has this tile, and the caller has room
             // for all of them. The assertions above are what `tile` asks of the product.
             unsafe { tile(p, (x, w), rows.clone(), outputs, out) };
+        }
+    });
+}
+
+/// `out = x·Wᵀ`, added to what is there if `add` is set: one part of a sum of products.
+///
+/// # Safety
+/// `out` is valid for reads and writes of the result, rows one behind the other, and nothing else touches it. If `add` is set,
+/// it is initialised.
+pub unsafe fn accumulate((x, w): (Matrix<f32>, Matrix<f32>), out: *mut f32, add: bool) {
+    let (out, stride) = (Shared::new(out), w.rows);
+    tiles(&Product::new(x, w), |rows, outputs| {
+        let x = x.rows(rows.clone());
+        for start in outputs.clone().step_by(MAX_TILE) {
+            let outputs = start..outputs.end.min(start + MAX_TILE);
+            let (w, width) = (w.rows(outputs.clone()), outputs.len());
+            let mut memory = Vec::<f32>::with_capacity(rows.len() * width);
+            let sums = memory.as_mut_ptr();
+            // SAFETY: `sums` has room for `width` sums of each row, which the product initialises. The ranges of `tiles` don't
+            // overlap, so that no other thread has this tile of the result, for which the caller has room.
+            unsafe {
+                product(sums, width, false, (x, w), 1.0);
+                let out = out.get().add(rows.start * stride + outputs.start);
+                let addend = add.then_some((out.cast_const(), stride));
+                Narrow::new((sums, rows.len(), width), addend, out, stride).run(Act::Identity)
+            }
         }
     });
 }

@@ -114,7 +114,12 @@ impl<'a> Rows<'a> {
     }
 
     /// The result from the losses of all rows, which have been multiplied by what they count for.
-    fn reduce(&self, losses: Arc<Buffer>, reduction: LossReduction) -> Result<MetalStorage> {
+    fn reduce(
+        &self,
+        losses: Arc<Buffer>,
+        total: &Buffer,
+        reduction: LossReduction,
+    ) -> Result<MetalStorage> {
         let (rows, dtype) = (self.size[0], self.dtype);
         let count = match reduction {
             LossReduction::None if dtype == DType::F32 => {
@@ -130,8 +135,9 @@ impl<'a> Rows<'a> {
         let out = alloc(self.device, count, dtype)?;
         self.launch(pass)?
             .input_buffer(&losses)
+            .input_buffer(total)
             .output(&out)
-            .params(&(rows as u32))
+            .params(&self.params)
             .run(grid)?;
         Ok(finish(out, self.device, count, dtype))
     }
@@ -182,7 +188,7 @@ pub fn forward(loss: &Loss, args: Args<MetalStorage>) -> Result<[(MetalStorage, 
         .output(&factors)
         .params(&all.params)
         .run(grid)?;
-    Ok([(all.reduce(losses, reduction)?, shape), kept])
+    Ok([(all.reduce(losses, &total, reduction)?, shape), kept])
 }
 
 /// What a gradient reads beside the logits.
@@ -287,7 +293,7 @@ pub fn nll(op: CrossEntropy, args: Args<MetalStorage>) -> OpResult<MetalStorage>
         .output(&losses)
         .params(&all.params)
         .run(grid::elementwise(rows, 1))?;
-    Ok((all.reduce(losses, op.reduction)?, shape))
+    Ok((all.reduce(losses, &total, op.reduction)?, shape))
 }
 
 /// `(grad_out, target[, weight])` → zeros, but −g · w at the targets.

@@ -1,0 +1,202 @@
+//! Chunks of rows on the CPU.
+
+use super::{chunk_rows, Settings, NAME};
+use crate::cpu::alloc;
+use crate::cpu::element::Element;
+use crate::cpu::elementwise::apply_in_place;
+use crate::cpu::math;
+use crate::cpu::matmul::{accumulate, Matrix, Product, Stored};
+use crate::cpu::row_view::RowView;
+use crate::cpu::simd::Simd;
+use crate::cpu::{gather, with_float};
+use crate::op::{Arg, Args};
+use crate::ops::cross_entropy::cpu::{RowGradients, RowLosses, Terms};
+use crate::ops::targets;
+use candle_core::{CpuStorage, DType, Result, WithDType};
+use std::borrow::Cow;
+use std::ops::Range;
+
+/// The loss of `(x, w, target[, weight])`, and the gradients of x and w that are wanted: for a gradient of 1 of the reduced
+/// loss, or for these of the rows' losses.
+pub fn run(
+    op: &Settings,
+    args: Args<CpuStorage>,
+    grad: Option<Arg<CpuStorage>>,
+    wanted: [bool; 2],
+) -> Result<(CpuStorage, [CpuStorage; 2])> {
+    let ((x, xl), (w, wl)) = (args[0], args[1]);
+    let targets = targets::read(NAME, args[2], wl.dims()[0], op.loss.ignore_index)?;
+    with_float!(NAME, x, |x: &[T]| {
+        let (x, w) = (Stored::new(x, xl), Stored::new(w.as_slice::<T>()?, wl));
+        let weight = args.get(3).map(|arg| widened::<T>(*arg)).transpose()?;
+        let chunks = Chunks {
+            op,
+            x: x.matrix(),
+            w: w.matrix(),
+            targets: &targets,
+            weight: weight.as_deref(),
+            grad: grad.map(widened::<T>).transpose()?.unwrap_or_else(|| vec![1.0]),
+            terms: Terms::new(&op.loss, 1.0, &targets, weight.as_deref(), wl.dims()[0]),
+        };
+        let (losses, dx, dw) = chunks.run(wanted);
+        let loss = chunks.terms.reduce::<T>(losses, op.loss.reduction);
+        Ok((T::wrap(loss), [T::wrap(dx), narrowed::<T>(dw)]))
+    })
+}
+
+fn widened<T: Element>((storage, layout): Arg<CpuStorage>) -> Result<Vec<f32>> {
+    let values = gather::contiguous(storage.as_slice::<T>()?, layout);
+    Ok(values.iter().map(|v| v.widen()).collect())
+}
+
+fn narrowed<T: Element>(values: Vec<f32>) -> CpuStorage {
+    match T::DTYPE {
+        DType::F32 => CpuStorage::F32(values),
+        _ => T::wrap(narrow(&values)),
+    }
+}
+
+/// Values rounded, in parallel.
+fn narrow<T: Element>(values: &[f32]) -> Vec<T> {
+    let mut out = Vec::new();
+    crate::cpu::matmul::round(values, &mut out);
+    out
+}
+
+/// All that a chunk reads.
+struct Chunks<'a, T> {
+    op: &'a Settings,
+    x: Matrix<'a, T>,
+    w: Matrix<'a, T>,
+    targets: &'a [u32],
+    weight: Option<&'a [f32]>,
+    /// One for all rows, or one for each.
+    grad: Vec<f32>,
+    terms: Terms,
+}
+
+impl<T: Element> Chunks<'_, T> {
+    /// The losses, dx, and dw in f32; nothing for what is not wanted.
+    fn run(&self, [wants_x, wants_w]: [bool; 2]) -> (Vec<f32>, Vec<T>, Vec<f32>) {
+        let (rows, cols, classes) = (self.x.rows, self.x.cols, self.w.rows);
+        let step = chunk_rows(rows, classes);
+        let count = |wanted, count| if wanted { count } else { 0 };
+        let mut logits = Vec::with_capacity(step.min(rows) * classes);
+        let (mut losses, mut dx) = (Vec::with_capacity(rows), Vec::with_capacity(count(wants_x, rows * cols)));
+        let fill = |dw: *mut f32| {
+            if wants_w && rows == 0 {
+                // SAFETY: `build` has room for them.
+                unsafe { dw.write_bytes(0, classes * cols) };
+            }
+            for start in (0..rows).step_by(step) {
+                let chunk = start..rows.min(start + step);
+                self.logits(chunk.clone(), &mut logits);
+                let factors = self.losses(chunk.clone(), &logits, &mut losses);
+                if !wants_x && !wants_w {
+                    continue;
+                }
+                self.gradient(chunk.clone(), &factors, &mut logits);
+                let dlogits = Matrix::contiguous(&logits, chunk.len(), classes);
+                if wants_x {
+                    self.dx(dlogits, &mut dx);
+                }
+                if wants_w {
+                    let mut wide = Vec::new();
+                    let x = self.x.rows(chunk).widened_into(&mut wide);
+                    // SAFETY: `build` has room for `classes` rows of `cols` elements, which the first chunk writes.
+                    unsafe { accumulate((dlogits.t(), x.t()), dw, start > 0) };
+                }
+            }
+        };
+        // SAFETY: all of dw is written, by the first chunk or, where there is none, above.
+        let dw = unsafe { alloc::build(count(wants_w, classes * cols), fill) };
+        (losses, dx, dw)
+    }
+
+    /// The capped logits of some rows.
+    fn logits(&self, chunk: Range<usize>, logits: &mut Vec<f32>) {
+        let product = Product::new(self.x.rows(chunk.clone()), self.w);
+        logits.clear();
+        logits.reserve_exact(chunk.len() * self.w.rows);
+        // SAFETY: there is room for the product, which writes all of it.
+        unsafe {
+            product.write(logits.as_mut_ptr());
+            logits.set_len(chunk.len() * self.w.rows);
+        }
+        if let Some(cap) = self.op.softcap {
+            apply_in_place(logits, &Capped { cap });
+        }
+    }
+
+    /// Adds the losses of some rows to those before them; returns the factors of their gradients.
+    fn losses(&self, chunk: Range<usize>, logits: &[f32], losses: &mut Vec<f32>) -> Vec<u32> {
+        let classes = self.w.rows;
+        let rows = RowLosses {
+            x: &RowView::contiguous(Cow::Borrowed(logits), classes),
+            targets: &self.targets[chunk.clone()],
+            weight: self.weight,
+            terms: self.terms,
+        };
+        let (mut made, factors) = rows.run([chunk.len(), classes]);
+        losses.append(&mut made);
+        factors
+    }
+
+    /// Replaces the logits of some rows by their gradient.
+    fn gradient(&self, chunk: Range<usize>, factors: &[u32], logits: &mut [f32]) {
+        let grad = match self.grad.len() {
+            1 => &self.grad[..],
+            _ => &self.grad[chunk.clone()],
+        };
+        let smoothed = self.weight.filter(|_| self.op.loss.label_smoothing > 0.0);
+        let size = [chunk.len(), self.w.rows];
+        let gradients = RowGradients::new(factors, grad, smoothed, size);
+        gradients.capped(self.op.softcap).overwrite(logits);
+    }
+
+    /// Adds the rows of `dlogits·W` to those before them.
+    fn dx(&self, dlogits: Matrix<f32>, dx: &mut Vec<T>) {
+        let count = dlogits.rows * self.w.cols;
+        dx.reserve(count);
+        let room = dx.spare_capacity_mut()[..count].as_mut_ptr();
+        // SAFETY: there is room for the product, which writes all of it.
+        unsafe {
+            match self.w.as_f32() {
+                Some(w) => Product::new(dlogits, w.t()).write(room.cast::<T>()),
+                None => self.dx_by_classes(dlogits, room.cast()),
+            }
+            dx.set_len(dx.len() + count);
+        }
+    }
+
+    /// `dlogits·W` for a 16-bit W, of which some rows at a time are widened.
+    ///
+    /// # Safety
+    /// `dx` is valid for writes of the product, rows one behind the other.
+    unsafe fn dx_by_classes(&self, dlogits: Matrix<f32>, dx: *mut T) {
+        /// Rows of W that are widened at a time: of 4096 columns, 16 MB.
+        const CLASSES: usize = 1024;
+        let (classes, cols) = (self.w.rows, self.w.cols);
+        let fill = |sums: *mut f32| {
+            for start in (0..classes).step_by(CLASSES) {
+                let part = start..classes.min(start + CLASSES);
+                let w = self.w.rows(part.clone()).widened(1.0);
+                let w = Matrix::contiguous(&w, part.len(), cols);
+                let dlogits = dlogits.t().rows(part).t();
+                // SAFETY: `build` has room for the product, which the first part writes; there is a class at least.
+                unsafe { accumulate((dlogits, w.t()), sums, start > 0) };
+            }
+        };
+        // SAFETY: all sums are written, and the caller has room for as many results.
+        unsafe {
+            let sums = alloc::build(dlogits.rows * cols, fill);
+            let rounded = narrow::<T>(&sums);
+            std::ptr::copy_nonoverlapping(rounded.as_ptr(), dx, rounded.len());
+        }
+    }
+}
+
+/// `cap · tanh(x / cap)`
+struct Capped {
+    cap: f32,
+}
