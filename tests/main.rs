@@ -14,6 +14,7 @@ mod grid;
 mod kv_cache;
 mod layers;
 mod linear;
+mod llama;
 mod lora;
 mod matmul_act;
 #[cfg(feature = "metal")]
@@ -24,3 +25,4 @@ mod quantized;
 mod rows;
 mod tensors;
 mod training;
+mod transformer;

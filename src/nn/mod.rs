@@ -51,6 +51,7 @@ pub mod lora;
 pub mod moe;
 pub mod ops;
 pub mod quantized;
+pub mod transformer;
 
 /// [`attention::varlen`] under its older name.
 pub mod varlen_attention {
@@ -70,3 +71,4 @@ pub use ops::Dropout;
 pub use quantized::{
     bit_linear, bit_linear_no_bias, BitLinear, BitLinearConfig, PackedBitLinear, QuantLinear,
 };
+pub use transformer::{Attention, Mlp, SwiGlu, TransformerBlock};

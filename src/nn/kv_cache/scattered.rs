@@ -58,7 +58,8 @@ impl ScatteredKvCache {
             "got tokens that track gradients, which the cache would lose; expected detached ones";
         ensure(!k.track_op() && !v.track_op(), name, message)?;
         if Arc::get_mut(&mut self.owners).is_none() {
-            (self.k, self.v) = (self.k.copy()?, self.v.copy()?);
+            // `Tensor::copy` would share the buffers on Metal.
+            (self.k, self.v) = (self.k.force_contiguous()?, self.v.force_contiguous()?);
             self.owners = Arc::new(());
         }
         let kept = tokens.min(self.context);

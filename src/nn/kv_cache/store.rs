@@ -99,7 +99,8 @@ impl Store {
     /// Writes tokens `[batch, heads, tokens, head_dim]`, which have been checked.
     pub fn write(&mut self, name: &'static str, x: &Tensor, places: &[Place]) -> Result<()> {
         if Arc::get_mut(&mut self.owners).is_none() {
-            self.data = self.map(Tensor::copy)?;
+            // `Tensor::copy` would share the buffer on Metal.
+            self.data = self.map(Tensor::force_contiguous)?;
             self.owners = Arc::new(());
         }
         match &self.data {
