@@ -1,12 +1,41 @@
 //! Attention on the CPU.
 
+mod call;
+mod output;
+mod pack;
+mod prefill;
+mod scores;
+mod tile;
+
 use super::backward::AttendBwd;
-use super::{composed, Attend};
+use super::{composed, Attend, NAME};
+use crate::cpu::element::Element;
+use crate::cpu::{alloc, with_float};
 use crate::op::{Args, OpResults};
+use call::Call;
 use candle_core::{CpuStorage, Storage};
+use output::Output;
 
 pub fn forward(op: &Attend, args: Args<CpuStorage>) -> OpResults<CpuStorage> {
-    composed::forward(op, args, Storage::Cpu)
+    with_float!(NAME, args[0].0, T => forward_of::<T>(op, args))
+}
+
+fn forward_of<T: Element>(op: &Attend, args: Args<CpuStorage>) -> OpResults<CpuStorage> {
+    let call = Call::<T>::new(op, args)?;
+    let (dims, sums) = (call.geometry.output(), call.geometry.log_sums());
+    let mut log_sums = Vec::new();
+    // SAFETY: both have an element for each result, and every query's are written.
+    let y = unsafe {
+        alloc::build(dims.iter().product(), |y: *mut T| {
+            log_sums = alloc::build(sums.iter().product(), |log_sums: *mut f32| {
+                prefill::run(&call, Output::new(&call.geometry, y, log_sums));
+            });
+        })
+    };
+    Ok(vec![
+        (T::wrap(y), dims.into()),
+        (CpuStorage::F32(log_sums), (&sums).into()),
+    ])
 }
 
 pub fn backward(bwd: &AttendBwd, args: Args<CpuStorage>) -> OpResults<CpuStorage> {

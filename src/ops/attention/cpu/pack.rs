@@ -1,0 +1,130 @@
+//! Rows of q, k, v and gradients as the products read them, widened to f32.
+//!
+//! ```text
+//! strips:  rows in groups of MR or N; of each group, for each column, its rows side by side   (a transposition)
+//! panels:  columns in groups of N; of each group, its rows one behind the other
+//! ```
+//!
+//! Rows and columns beyond the end are zeros.
+
+use super::tile::{cols_of_tile, rows_of_tile};
+use crate::cpu::element::Element;
+use crate::cpu::simd::{Simd, MAX_LANES};
+
+/// Packs rows into strips of `width` rows: element (row, col) goes to `(row / width · cols + col) · width + row % width`.
+///
+/// # Safety
+/// `row(i)` for i < `rows` is valid for reads of `cols` elements; `out` for writes of `rows`, rounded up to a multiple of
+/// `width`, times `cols`.
+#[inline(always)]
+unsafe fn strips<S: Simd, T: Element>(
+    s: S,
+    rows: usize,
+    cols: usize,
+    width: usize,
+    row: impl Fn(usize) -> *const T,
+    out: *mut f32,
+) {
+    // A square of LANES × LANES, widened row by row, and then written column by column.
+    let mut square = [[0f32; MAX_LANES]; MAX_LANES];
+    for first in (0..rows).step_by(width) {
+        for i0 in (0..width).step_by(S::LANES) {
+            let height = S::LANES.min(width - i0);
+            let here = rows.saturating_sub(first + i0).min(height);
+            for col in (0..cols).step_by(S::LANES) {
+                let left = cols - col;
+                for (i, line) in square.iter_mut().enumerate().take(height) {
+                    // SAFETY: `left` elements of an existing row follow; the square has whole vectors.
+                    unsafe {
+                        let x = match i < here {
+                            true => T::load_upto(s, row(first + i0 + i).add(col), left),
+                            false => s.splat(0.0),
+                        };
+                        s.store_f32(line.as_mut_ptr(), x);
+                    }
+                }
+                for c in 0..S::LANES.min(left) {
+                    // SAFETY: the strip has `width` elements for each column, of which i0.. + height ≤ width are these.
+                    unsafe {
+                        let to = out.add((first * cols) + (col + c) * width + i0);
+                        match height == S::LANES {
+                            true => {
+                                for i in 0..S::LANES {
+                                    *to.add(i) = square[i][c];
+                                }
+                            }
+                            false => {
+                                for (i, line) in square.iter().enumerate().take(height) {
+                                    *to.add(i) = line[c];
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Strips of [`rows_of_tile`] rows: what a product repeats in all lanes.
+///
+/// # Safety
+/// As for [`strips`].
+#[inline(always)]
+pub unsafe fn row_strips<S: Simd, T: Element>(
+    s: S,
+    rows: usize,
+    cols: usize,
+    row: impl Fn(usize) -> *const T,
+    out: *mut f32,
+) {
+    // SAFETY: the same contract.
+    unsafe { strips(s, rows, cols, rows_of_tile::<S>(), row, out) }
+}
+
+/// Strips of [`cols_of_tile`] rows: what a product loads as vectors, of a transposed matrix.
+///
+/// # Safety
+/// As for [`strips`].
+#[inline(always)]
+pub unsafe fn col_strips<S: Simd, T: Element>(
+    s: S,
+    rows: usize,
+    cols: usize,
+    row: impl Fn(usize) -> *const T,
+    out: *mut f32,
+) {
+    // SAFETY: the same contract.
+    unsafe { strips(s, rows, cols, cols_of_tile::<S>(), row, out) }
+}
+
+/// Panels of [`cols_of_tile`] columns, each of `padded` rows, of which those from `rows` on are zeros.
+///
+/// # Safety
+/// `row(i)` for i < `rows` ≤ `padded` is valid for reads of `cols` elements; `out` for writes of `padded` times `cols` rounded
+/// up to a multiple of the panel's width.
+#[inline(always)]
+pub unsafe fn panels<S: Simd, T: Element>(
+    s: S,
+    (rows, padded): (usize, usize),
+    cols: usize,
+    row: impl Fn(usize) -> *const T,
+    out: *mut f32,
+) {
+    let width = cols_of_tile::<S>();
+    for i in 0..padded {
+        for (panel, col) in (0..cols).step_by(width).enumerate() {
+            for at in (0..width).step_by(S::LANES) {
+                let left = cols.saturating_sub(col + at);
+                // SAFETY: `left` elements of an existing row follow; the panel has `width` elements for each row.
+                unsafe {
+                    let x = match i < rows && left > 0 {
+                        true => T::load_upto(s, row(i).add(col + at), left),
+                        false => s.splat(0.0),
+                    };
+                    s.store_f32(out.add((panel * padded + i) * width + at), x);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,437 @@
+//! The forward of many queries, tile by tile.
+//!
+//! A unit of work is a chunk of the queries that share a head of keys. It goes through the keys block by block:
+//!
+//! ```text
+//!              keys: a block of 192, packed
+//!            ┌──────┬──────┬──────┐
+//! queries    │ S = Q·Kᵀ, then e^(S − max)       the chunk's scores stay in the cache
+//! of the     ├──────┼──────┼──────┤             tiles that no query of theirs sees are skipped
+//! chunk      │      │      │      │
+//!            └──────┴──────┴──────┘
+//!            O = O · e^(old max − new max) + P·V
+//! ```
+//!
+//! Packed blocks are kept while there is room, for the next chunks of the same keys.
+
+use super::call::{Call, Query};
+use super::output::Output;
+use super::pack;
+use super::scores::{self, Factors, NoSlopes};
+use super::tile::{cols_of_tile, rows_of_tile, Tile, KEY_BLOCK, SCORE_ROW};
+use crate::cpu::element::Element;
+use crate::cpu::parallel;
+use crate::cpu::scratch;
+use crate::cpu::simd::{dispatch, Kernel, Simd};
+use std::ops::Range;
+
+/// The most queries of a chunk: at a dim of 128 the chunk and a block of keys take half a megabyte, half of many L2 caches.
+const CHUNK: usize = 192;
+/// Multiples of every instruction set's rows and columns of a tile.
+const ROWS: usize = 12;
+const COLS: usize = 32;
+/// How much of packed keys and values a thread keeps, in f32 elements: 4 MB.
+const KEPT: usize = 1 << 20;
+
+/// Queries that share a head of keys.
+#[derive(Clone, Copy, Debug)]
+pub struct Unit {
+    pub segment: usize,
+    pub kv_head: usize,
+    /// Rows as [`Call::query`] counts them.
+    pub first: usize,
+    pub rows: usize,
+}
+
+/// All queries, in chunks of at most `most`. How they are cut depends on the shapes alone.
+pub fn units<T: Element>(call: &Call<T>, most: usize) -> Vec<Unit> {
+    let mut units = Vec::new();
+    for (i, segment) in call.segments.iter().enumerate() {
+        let rows = call.geometry.group() * segment.queries;
+        let len = rows.div_ceil(rows.div_ceil(most).max(1));
+        let len = len.next_multiple_of(ROWS);
+        for kv_head in 0..call.geometry.kv_heads {
+            for first in (0..rows).step_by(len.max(1)) {
+                units.push(Unit {
+                    segment: i,
+                    kv_head,
+                    first,
+                    rows: len.min(rows - first),
+                });
+            }
+        }
+    }
+    units
+}
+
+/// Computes all outputs.
+pub fn run<T: Element>(call: &Call<T>, output: Output<T>) {
+    let g = &call.geometry;
+    let most = match g.dim + g.value_dim {
+        ..=256 => CHUNK,
+        _ => CHUNK / 2,
+    };
+    let units = units(call, most);
+    let rows = units.iter().map(|unit| unit.rows).max().unwrap_or(0);
+    let rows = rows.next_multiple_of(ROWS);
+    let width = g.value_dim.next_multiple_of(COLS);
+    let blocks = g.keys.div_ceil(KEY_BLOCK).max(1);
+    let slots = (KEPT / (KEY_BLOCK * (g.dim + width))).clamp(1, blocks);
+    let cost = rows * g.keys * (g.dim + g.value_dim) / 8;
+    let lens = [
+        rows * g.dim,
+        rows * width,
+        rows * SCORE_ROW,
+        slots * KEY_BLOCK * g.dim,
+        slots * KEY_BLOCK * width,
+    ];
+    parallel::ranges(units.len(), cost, 1, |range| {
+        scratch::with(lens, |[q, sums, scores, keys, values]| {
+            let tiles = Tiles {
+                q,
+                sums,
+                scores,
+                keys,
+                values,
+                slots,
+                width,
+            };
+            dispatch(Chunks {
+                call,
+                output,
+                units: &units[range],
+                tiles,
+            })
+        })
+    });
+}
+
+/// The memory of a thread, with room for the longest of its units.
+#[derive(Clone, Copy)]
+struct Tiles {
+    /// The queries, in strips.
+    q: *mut f32,
+    /// The sums of weighted values: a row of `width` for each query.
+    sums: *mut f32,
+    /// A row of `SCORE_ROW` for each query.
+    scores: *mut f32,
+    /// Blocks of keys, in strips, and of values, in panels: `slots` of each.
+    keys: *mut f32,
+    values: *mut f32,
+    slots: usize,
+    width: usize,
+}
+
+struct Chunks<'a, T: Element> {
+    call: &'a Call<'a, T>,
+    output: Output<T>,
+    units: &'a [Unit],
+    tiles: Tiles,
+}
+
+/// The keys of a block that some query of a panel sees, in whole tiles.
+type Span = Range<usize>;
+
+/// Where the softmax of a row stands.
+#[derive(Clone, Copy)]
+struct State {
+    max: f32,
+    sum: f32,
+}
+
+impl<T: Element> Kernel for Chunks<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let (mut queries, mut states) = (Vec::new(), Vec::new());
+        let mut kept = vec![None; self.tiles.slots];
+        for unit in self.units {
+            let segment = &self.call.segments[unit.segment];
+            let rows = unit.first..unit.first + unit.rows;
+            queries.clear();
+            queries.extend(rows.map(|r| self.call.query(segment, unit.kv_head, r)));
+            states.clear();
+            states.extend(queries.iter().map(|query| self.state(query)));
+            self.begin(s, &queries);
+            for first in (0..segment.keys).step_by(KEY_BLOCK) {
+                let len = KEY_BLOCK.min(segment.keys - first);
+                let spans = self.spans::<S>(&queries, first, len);
+                if spans.iter().all(|span| span.is_empty()) {
+                    continue;
+                }
+                let block = (unit.segment, unit.kv_head, first);
+                let slot = first / KEY_BLOCK % self.tiles.slots;
+                if kept[slot] != Some(block) {
+                    self.pack(s, block, len, slot);
+                    kept[slot] = Some(block);
+                }
+                self.multiply_keys(s, &spans, slot, len);
+                self.softmax(s, &queries, &mut states, &spans, first);
+                self.multiply_values(s, &spans, slot);
+            }
+            self.end(s, &queries, &states);
+        }
+    }
+}
+
+impl<T: Element> Chunks<'_, T> {
+    /// Before any key: a sink takes part in the denominator.
+    #[inline(always)]
+    fn state(&self, query: &Query) -> State {
+        let sink = self.call.sinks.as_ref().map(|sinks| sinks[query.head]);
+        State {
+            max: sink.unwrap_or(f32::NEG_INFINITY),
+            // e^(sink − max), which is NaN for an infinite sink, as composed.
+            sum: match sink {
+                None | Some(f32::NEG_INFINITY) => 0.0,
+                Some(sink) => (sink - sink).exp(),
+            },
+        }
+    }
+
+    /// Packs the queries and clears their sums.
+    #[inline(always)]
+    fn begin<S: Simd>(&self, s: S, queries: &[Query]) {
+        let (call, tiles) = (self.call, &self.tiles);
+        let row = |i: usize| {
+            let Query {
+                batch, head, at, ..
+            } = queries[i];
+            call.q.row(batch, head, at)
+        };
+        let rows = queries.len().next_multiple_of(rows_of_tile::<S>());
+        // SAFETY: q has a row for each query; the memory has room for `rows` of each.
+        unsafe {
+            pack::row_strips(s, queries.len(), call.geometry.dim, row, tiles.q);
+            for i in (0..rows * tiles.width).step_by(S::LANES) {
+                s.store_f32(tiles.sums.add(i), s.splat(0.0));
+            }
+        }
+    }
+
+    /// What each panel of queries sees of the `len` keys from `first` on.
+    #[inline(always)]
+    fn spans<S: Simd>(&self, queries: &[Query], first: usize, len: usize) -> Vec<Span> {
+        let cols = cols_of_tile::<S>();
+        let panels = queries.chunks(rows_of_tile::<S>());
+        let span = |panel: &[Query]| {
+            let seen = panel.iter().filter(|query| query.start < query.end);
+            let start = seen.clone().map(|query| query.start).min().unwrap_or(0);
+            let end = seen.map(|query| query.end).max().unwrap_or(0);
+            let start = start.saturating_sub(first).min(len);
+            let end = end.saturating_sub(first).min(len);
+            match start < end {
+                true => start / cols * cols..end.next_multiple_of(cols),
+                false => 0..0,
+            }
+        };
+        panels.map(span).collect()
+    }
+
+    #[inline(always)]
+    fn pack<S: Simd>(&self, s: S, block: (usize, usize, usize), len: usize, slot: usize) {
+        let (call, tiles) = (self.call, &self.tiles);
+        let (segment, kv_head, first) = block;
+        let segment = call.segments[segment];
+        let g = &call.geometry;
+        let at = |i: usize| segment.key + first + i;
+        let key = |i: usize| call.k.row(segment.batch, kv_head, at(i));
+        let value = |i: usize| call.v.row(segment.batch, kv_head, at(i));
+        // SAFETY: k and v have a row for each of the segment's keys; a slot has room for a block of each.
+        unsafe {
+            let keys = tiles.keys.add(slot * KEY_BLOCK * g.dim);
+            pack::col_strips(s, len, g.dim, key, keys);
+            let values = tiles.values.add(slot * KEY_BLOCK * tiles.width);
+            pack::panels(s, (len, KEY_BLOCK), g.value_dim, value, values);
+        }
+    }
+
+    /// The scores of a block, without their scale.
+    #[inline(always)]
+    fn multiply_keys<S: Simd>(&self, s: S, spans: &[Span], slot: usize, len: usize) {
+        let (rows, cols) = (rows_of_tile::<S>(), cols_of_tile::<S>());
+        let (dim, tiles) = (self.call.geometry.dim, &self.tiles);
+        for col in (0..len).step_by(cols) {
+            for (panel, span) in spans.iter().enumerate() {
+                if !span.contains(&col) {
+                    continue;
+                }
+                // SAFETY: the memory has a strip of queries and `rows` rows of scores for each panel, and a strip of keys
+                // for each `cols` of a block's.
+                unsafe {
+                    Tile {
+                        k: dim,
+                        a: tiles.q.add(panel * rows * dim),
+                        a_step: rows,
+                        b: tiles.keys.add((slot * KEY_BLOCK + col) * dim),
+                        c: tiles.scores.add(panel * rows * SCORE_ROW + col),
+                        c_row: SCORE_ROW,
+                        add: false,
+                    }
+                    .of_packed(s)
+                }
+            }
+        }
+    }
+
+    /// Makes weights of the scores, as far as their maxima are known, and corrects the sums for larger ones.
+    #[inline(always)]
+    fn softmax<S: Simd>(
+        &self,
+        s: S,
+        queries: &[Query],
+        states: &mut [State],
+        spans: &[Span],
+        first: usize,
+    ) {
+        let (rows, tiles) = (rows_of_tile::<S>(), &self.tiles);
+        for (panel, span) in spans.iter().enumerate() {
+            if span.is_empty() {
+                continue;
+            }
+            for r in panel * rows..(panel + 1) * rows {
+                // SAFETY: the memory has a row for each query and for those that fill the last panel.
+                let (scores, sums) = unsafe {
+                    (
+                        tiles.scores.add(r * SCORE_ROW),
+                        tiles.sums.add(r * tiles.width),
+                    )
+                };
+                let Some(query) = queries.get(r) else {
+                    // SAFETY: the row has `SCORE_ROW` elements, and the span is inside of a block.
+                    unsafe { zero(scores, span.clone()) };
+                    continue;
+                };
+                let start = query
+                    .start
+                    .saturating_sub(first)
+                    .clamp(span.start, span.end);
+                let end = query.end.saturating_sub(first).clamp(start, span.end);
+                // SAFETY: as above; the keys start..end are visible, and so they exist.
+                unsafe {
+                    zero(scores, span.start..start);
+                    zero(scores, end..span.end);
+                    if start < end {
+                        let t = scores.add(start);
+                        let keys = (first + start, end - start);
+                        let scaled = weigh(s, self.call, query, &mut states[r], t, keys);
+                        rescale(s, sums, tiles.width, scaled);
+                    }
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn multiply_values<S: Simd>(&self, s: S, spans: &[Span], slot: usize) {
+        let (rows, cols) = (rows_of_tile::<S>(), cols_of_tile::<S>());
+        let tiles = &self.tiles;
+        for (col, at) in (0..self.call.geometry.value_dim).step_by(cols).enumerate() {
+            for (panel, span) in spans.iter().enumerate() {
+                if span.is_empty() {
+                    continue;
+                }
+                // SAFETY: the memory has `rows` rows of weights and sums for each panel, and a panel of a block's values
+                // for each `cols` of their columns; the weights of the span have been written.
+                unsafe {
+                    let values = tiles.values.add(slot * KEY_BLOCK * tiles.width);
+                    Tile {
+                        k: span.len(),
+                        a: tiles.scores.add(panel * rows * SCORE_ROW + span.start),
+                        a_step: 1,
+                        b: values.add((col * KEY_BLOCK + span.start) * cols),
+                        c: tiles.sums.add(panel * rows * tiles.width + at),
+                        c_row: tiles.width,
+                        add: true,
+                    }
+                    .of_scores(s)
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn end<S: Simd>(&self, s: S, queries: &[Query], states: &[State]) {
+        let tiles = &self.tiles;
+        for (r, (query, state)) in queries.iter().zip(states).enumerate() {
+            // SAFETY: the sums of the row have been written, and no other unit has this query.
+            unsafe {
+                let sums = tiles.sums.add(r * tiles.width);
+                self.output
+                    .write(s, self.call, query, sums, state.max, state.sum)
+            }
+        }
+    }
+}
+
+/// Zeros of a row.
+///
+/// # Safety
+/// The range of `row` is valid for writes.
+#[inline(always)]
+unsafe fn zero(row: *mut f32, range: Range<usize>) {
+    for i in range {
+        // SAFETY: by the contract.
+        unsafe { *row.add(i) = 0.0 };
+    }
+}
+
+/// Turns products of a query and the keys `(first, count)` into weights e^(score − max), in place. Returns the factor by which
+/// a larger maximum has changed those of earlier keys.
+///
+/// # Safety
+/// `t` is valid for reads and writes of `count` elements, and the query sees these keys.
+#[inline(always)]
+unsafe fn weigh<S: Simd, T: Element>(
+    s: S,
+    call: &Call<T>,
+    query: &Query,
+    state: &mut State,
+    t: *mut f32,
+    (first, count): (usize, usize),
+) -> f32 {
+    // SAFETY: the contract is the same.
+    let largest = unsafe { scores::finish(s, call, query, first, t, count, NoSlopes) };
+    let old = state.max;
+    // A NaN stays.
+    let max = if largest > old { largest } else { old };
+    // Without a finite score yet, weights are e^−∞ = 0 and not e^(−∞ + ∞).
+    let base = if max == f32::NEG_INFINITY { 0.0 } else { max };
+    let factor = if max == old { 1.0 } else { (old - base).exp() };
+    // SAFETY: the contract is the same.
+    let sum = unsafe { scores::exponentials(s, t, count, base) };
+    state.max = max;
+    state.sum = state.sum * factor + sum;
+    if let Some(mask) = call.dropout {
+        let mut factors = [0f32; KEY_BLOCK];
+        // Factors come in fours.
+        let skipped = first % 4;
+        let start = scores::dropout_start(call, query) + first - skipped;
+        s.call(Factors {
+            mask,
+            start,
+            out: &mut factors,
+        });
+        // SAFETY: a block has KEY_BLOCK keys, a multiple of four, so that `skipped` of them stand before these.
+        unsafe { scores::multiply(s, t, factors.as_ptr().add(skipped), count) };
+    }
+    factor
+}
+
+/// # Safety
+/// `sums` is valid for reads and writes of `width` elements, a multiple of the lanes.
+#[inline(always)]
+unsafe fn rescale<S: Simd>(s: S, sums: *mut f32, width: usize, factor: f32) {
+    if factor == 1.0 {
+        return;
+    }
+    let factor = s.splat(factor);
+    for i in (0..width).step_by(S::LANES) {
+        // SAFETY: by the contract.
+        unsafe {
+            let sum = s.load_f32(sums.add(i));
+            s.store_f32(sums.add(i), s.mul(sum, factor));
+        }
+    }
+}
