@@ -22,6 +22,7 @@ mod mps;
 mod nn_gradients;
 mod quantize;
 mod quantized;
+mod rope;
 mod rows;
 mod tensors;
 mod training;

@@ -103,6 +103,7 @@ sources! {
     LORA_GATHER = "lora_gather",
     MATMUL_ACT = "matmul_act" + TILES,
     MIXED_MATMUL = "mixed_matmul" + TILES + CODES,
+    QK_NORM_ROPE = "qk_norm_rope" + ROTARY,
     QUANTIZE = "quantize" + LEVELS,
     REDUCE = "reduce" + ROWS,
     ROPE = "rope" + ROTARY,

@@ -51,6 +51,7 @@ pub mod lora;
 pub mod moe;
 pub mod ops;
 pub mod quantized;
+pub mod rotary_emb;
 pub mod transformer;
 
 /// [`attention::varlen`] under its older name.

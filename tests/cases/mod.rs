@@ -56,6 +56,7 @@ macro_rules! with_ops {
             lora_gather
             matmul_act
             mixed_matmul
+            qk_norm_rope
             quantize
             reduce
             rope

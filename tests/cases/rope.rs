@@ -14,6 +14,8 @@ const X: Arg = Arg::matrix("x", Fill::Signal);
 const TABLE: fn(Size) -> Vec<usize> = |size| vec![positions(size), size.cols() / 2];
 const COS: Arg = Arg::new("cos", Fill::Signal, TABLE);
 const SIN: Arg = Arg::new("sin", Fill::Signal, TABLE);
+/// As models have them: never trained.
+const FROZEN: [Arg; 2] = [COS.constant(), SIN.constant()];
 
 /// Batch, heads, positions and dim: around a vector, odd pairs, several blocks and head groups, one position, no elements.
 const SIZES: Grid = &[
@@ -79,23 +81,27 @@ pub fn cases() -> Vec<OpCase> {
         main("rope", RopePairs::Half).stock(|t| stock::rope(&t[0], &t[1], &t[2])),
         main("rope_i", RopePairs::Interleaved).stock(|t| stock::rope_i(&t[0], &t[1], &t[2])),
         thd(),
-        qk(),
+        case("trained_tables", TABLE, |_| Ok(Rope::default())),
+        case("trained_tables_interleaved", TABLE, |_| {
+            Ok(interleaved(RopePositions::From(0)))
+        }),
     ];
+    cases.extend(pairs());
     cases.extend(tables());
     cases.extend(sections());
     cases
 }
 
 fn main(name: &'static str, pairs: RopePairs) -> OpCase {
+    let [cos, sin] = FROZEN;
     OpCase::new(
         NAME,
         name,
-        &[X, COS, SIN],
+        &[X, cos, sin],
         move |t| rope(&t[0], &t[1], &t[2], &with(pairs)),
         move |t| reference(&t[0], &t[1], &t[2], &with(pairs)),
     )
     .in_place(move |t| rope_inplace(&t[0], &t[1], &t[2], &with(pairs)))
-    .stepwise_gradients()
     .grid(SIZES)
     .sizes(MAIN)
 }
@@ -109,27 +115,25 @@ fn thd() -> OpCase {
             ..Rope::default()
         })
     };
-    case("rope_thd", table, thd)
-        .stock(|t| stock::rope_thd(&t[0], &t[1], &t[2]))
+    let mut case = case("rope_thd", table, thd);
+    for table in &mut case.args[1..] {
+        table.grad = false;
+    }
+    case.stock(|t| stock::rope_thd(&t[0], &t[1], &t[2]))
         .sizes([size("1x512x32x128", &[1, 512, 32, 128]).run(&[Kind::Forward, Kind::Train])])
 }
 
-/// Of two more heads for k than for q, so that the heads of both are in one group.
-fn qk() -> OpCase {
-    let k = Arg::new("k", Fill::Addend, |size| {
-        let mut dims = size.dims().to_vec();
-        dims[1] += 2;
-        dims
-    });
-    let q = Arg { name: "q", ..X };
-    let pairs = RopePairs::Half;
+/// q and k, with as many heads for k as this says.
+fn qk(name: &'static str, k: fn(Size) -> Vec<usize>) -> OpCase {
+    let (q, k) = (Arg { name: "q", ..X }, Arg::new("k", Fill::Addend, k));
+    let [cos, sin] = FROZEN;
     OpCase::new(
         NAME,
-        "rope_qk",
-        &[q, k, COS, SIN],
-        move |t| rope_qk(&t[0], &t[1], &t[2], &t[3], &with(pairs)),
-        move |t| {
-            let of = |x| reference(x, &t[2], &t[3], &with(pairs));
+        name,
+        &[q, k, cos, sin],
+        |t| rope_qk(&t[0], &t[1], &t[2], &t[3], &Rope::default()),
+        |t| {
+            let of = |x| reference(x, &t[2], &t[3], &Rope::default());
             Ok((of(&t[0])?, of(&t[1])?))
         },
     )
@@ -137,12 +141,29 @@ fn qk() -> OpCase {
         let of = |x| stock::rope(x, &t[2], &t[3]);
         Ok((of(&t[0])?, of(&t[1])?))
     })
-    .stepwise_gradients()
-    .grid(SIZES)
-    .sizes([
-        size("1x4x1x64", &[1, 4, 1, 64]),
-        size("1x32x512x128", &[1, 32, 512, 128]).run(&[Kind::Forward, Kind::Train]),
-    ])
+    .grid(FEW)
+    .sizes([])
+}
+
+fn pairs() -> Vec<OpCase> {
+    let more_heads = |size: Size| {
+        let mut dims = size.dims().to_vec();
+        dims[1] += 2;
+        dims
+    };
+    let mut trained = qk("rope_qk_tables", more_heads).stepwise_gradients();
+    for table in &mut trained.args[2..] {
+        table.grad = true;
+    }
+    vec![
+        qk("rope_qk", |size| size.dims().to_vec()).sizes([
+            size("1x4x1x64", &[1, 4, 1, 64]),
+            size("1x32x512x128", &[1, 32, 512, 128]).run(&[Kind::Forward, Kind::Train]),
+        ]),
+        // The heads of both in one group, and in several.
+        qk("rope_gqa", more_heads).grid(SIZES),
+        trained,
+    ]
 }
 
 /// Row numbers for each batch row and position, several times the same.

@@ -44,7 +44,13 @@ impl Heads {
 
     /// The same dims in a contiguous tensor.
     pub fn contiguous(order: RopeLayout, l: &Layout) -> Self {
-        Self::new(order, &Layout::contiguous(l.shape()))
+        let heads = Self::new(order, l);
+        let (h, p, d) = (heads.heads, heads.positions, heads.dim);
+        let strides = match order {
+            RopeLayout::HeadsFirst => [h * p * d, p * d, d, 1],
+            RopeLayout::PositionsFirst => [h * p * d, d, h * d, 1],
+        };
+        Heads { strides, ..heads }
     }
 
     /// Whether the elements of a head are neighbours.
@@ -79,24 +85,28 @@ impl TableDims {
 
 /// `[axes, batch, ..]` with ones for dims that are not there, and strides that are 0 for ones, of a layout whose last `own` dims always are. The
 /// first dim is the axes' if `per_axis`.
+#[inline]
 fn padded(l: &Layout, per_axis: bool, own: usize) -> Option<([usize; 4], [usize; 4])> {
-    let (mut dims, mut strides) = ([1; 4], [0; 4]);
-    let rank = l.dims().len().checked_sub(usize::from(per_axis))?;
-    if rank < own || rank > own + 1 {
-        return None;
-    }
-    let mut put = |at: usize, from: usize| {
-        dims[at] = l.dims()[from];
-        // A dim of 1 serves all batch rows.
-        strides[at] = if dims[at] == 1 { 0 } else { l.stride()[from] };
+    // A dim of 1 serves all batch rows.
+    let stride = |d: usize, s: usize| if d == 1 { 0 } else { s };
+    let (dims, strides) = (l.dims(), l.stride());
+    let (axis, dims, strides) = match (per_axis, dims, strides) {
+        (false, _, _) => ((1, 0), dims, strides),
+        (true, &[d, ref dims @ ..], &[s, ref strides @ ..]) => ((d, stride(d, s)), dims, strides),
+        (true, _, _) => return None,
     };
-    for i in 0..rank {
-        put(own + 1 - i, l.dims().len() - 1 - i);
-    }
-    if per_axis {
-        put(0, 0);
-    }
-    Some((dims, strides))
+    // The batch, if there is one, and the own dims.
+    let (batch, dims, strides) = match (dims.len() - dims.len().min(own), dims, strides) {
+        (0, _, _) if dims.len() == own => ((1, 0), dims, strides),
+        (1, &[d, ref dims @ ..], &[s, ref strides @ ..]) => ((d, stride(d, s)), dims, strides),
+        _ => return None,
+    };
+    let own = |i: usize| match (dims.get(i), strides.get(i)) {
+        (Some(&d), Some(&s)) => (d, stride(d, s)),
+        _ => (1, 0),
+    };
+    let (a, b) = (own(0), own(1));
+    Some(([axis.0, batch.0, a.0, b.0], [axis.1, batch.1, a.1, b.1]))
 }
 
 impl Rope {

@@ -20,6 +20,7 @@ mod reference;
 
 pub use config::{Rope, RopeLayout, RopePairs, RopePositions, RopeSections};
 pub use qk::rope_qk;
+pub(crate) use qk::{check_pair, two};
 pub use reference::reference;
 
 use crate::op::{self, custom_op, kernels, signature, Grads, InplaceOp, Op, Spec};

@@ -5,9 +5,9 @@ mod rotate;
 mod tables;
 mod walk;
 
-pub use rotate::Rotate;
+pub use rotate::{rotate_piece, Rotate};
 pub use tables::Tables;
-pub use walk::{Place, Stream, Walk};
+pub use walk::{HeadRow, Place, Stream, Walk};
 
 use super::geometry::Heads;
 use super::{RopePairs, Rotation};
@@ -15,7 +15,7 @@ use crate::cpu::element::Element;
 use crate::cpu::parallel::Shared;
 use crate::cpu::{alloc, gather, with_float};
 use crate::op::{Arg, ArgMut};
-use candle_core::{CpuStorage, Layout, Result};
+use candle_core::{CpuStorage, Result};
 use std::borrow::Cow;
 
 type CpuArg<'a> = Arg<'a, CpuStorage>;
@@ -26,9 +26,9 @@ pub fn forward(
     tables: [CpuArg; 2],
     ids: Option<CpuArg>,
 ) -> Result<CpuStorage> {
-    with_float!(rotation.name, x.0, |data: &[T]| {
+    with_float!(rotation.name, x.0, T => {
         let tables = Tables::<T>::new(rotation, tables, ids)?;
-        let source = Source::new(rotation, data, x.1);
+        let source = Source::new(rotation, x)?;
         // SAFETY: the output has x's elements, and `rotate` writes all of them.
         Ok(T::wrap(unsafe {
             alloc::build(x.1.shape().elem_count(), |y| {
@@ -45,10 +45,9 @@ pub fn forward_pair(
     tables: [CpuArg; 2],
     ids: Option<CpuArg>,
 ) -> Result<[CpuStorage; 2]> {
-    with_float!(rotation.name, q.0, |data: &[T]| {
+    with_float!(rotation.name, q.0, T => {
         let tables = Tables::<T>::new(rotation, tables, ids)?;
-        let qs = Source::new(rotation, data, q.1);
-        let ks = Source::new(rotation, k.0.as_slice::<T>()?, k.1);
+        let (qs, ks) = (Source::new(rotation, q)?, Source::new(rotation, k)?);
         let [q_to, k_to] = [q, k].map(|(_, l)| Heads::contiguous(rotation.rope.layout, l));
         let mut rotated = Vec::new();
         // SAFETY: the outputs have the elements of q and of k, and `rotate` writes all of them.
@@ -119,19 +118,19 @@ pub struct Source<'a, T: Clone> {
 }
 
 impl<'a, T: Element> Source<'a, T> {
-    pub fn new(rotation: &Rotation, data: &'a [T], l: &Layout) -> Self {
-        let order = rotation.rope.layout;
+    pub fn new(rotation: &Rotation, (storage, l): CpuArg<'a>) -> Result<Self> {
+        let (order, data) = (rotation.rope.layout, storage.as_slice::<T>()?);
         let heads = Heads::new(order, l);
         if !heads.has_neighbours() || l.shape().elem_count() == 0 {
-            return Source {
+            return Ok(Source {
                 data: gather::contiguous(data, l),
                 heads: Heads::contiguous(order, l),
-            };
+            });
         }
-        Source {
+        Ok(Source {
             data: Cow::Borrowed(&data[l.start_offset()..]),
             heads,
-        }
+        })
     }
 
     pub fn place(&self) -> Place<T> {

@@ -6,7 +6,7 @@ use crate::cpu::element::Element;
 use crate::cpu::simd::{Kernel, Simd};
 use crate::ops::rope::geometry::TableDims;
 use crate::ops::rope::{RopePairs, RopePositions, RopeSections, Rotation};
-use candle_core::{CpuStorage, Result};
+use candle_core::{CpuStorage, DType, Result};
 use std::ops::Range;
 
 /// cos and sin, and which of their rows belong to which position.
@@ -18,6 +18,41 @@ pub struct Tables<'a, T> {
     sections: Option<RopeSections>,
     kind: RopePairs,
     inverse: bool,
+}
+
+/// cos and sin in f32 for neighbouring positions, and how far a row is from the next.
+#[derive(Clone, Copy)]
+pub struct Rows {
+    tables: [*const f32; 2],
+    strides: [usize; 2],
+}
+
+impl Rows {
+    /// What [`Fill`] has written.
+    pub fn filled(out: *const f32, width: usize) -> Self {
+        Rows {
+            tables: [out, out.wrapping_add(width)],
+            strides: [2 * width; 2],
+        }
+    }
+
+    /// The rows from the i-th on.
+    pub fn from(&self, i: usize) -> Self {
+        Rows {
+            tables: self.at(i),
+            ..*self
+        }
+    }
+
+    /// cos and sin of the i-th of the positions.
+    #[inline(always)]
+    pub fn at(&self, i: usize) -> [*const f32; 2] {
+        let [cos, sin] = self.tables;
+        [
+            cos.wrapping_add(i * self.strides[0]),
+            sin.wrapping_add(i * self.strides[1]),
+        ]
+    }
 }
 
 /// Row numbers, all of them rows that the tables have, by axis, batch and position.
@@ -69,6 +104,28 @@ impl<'a, T: Element> Tables<'a, T> {
             RopePairs::Half => self.pairs(),
             RopePairs::Interleaved => 2 * self.pairs(),
         }
+    }
+
+    /// The tables themselves, from the first position's row on, if a head can be rotated by them as they lie there.
+    pub fn as_they_lie(&self, batch: usize) -> Option<Rows> {
+        let plain = self.ids.is_none() && self.sections.is_none() && !self.inverse;
+        if T::DTYPE != DType::F32 || !plain || self.kind != RopePairs::Half {
+            return None;
+        }
+        let [cos, sin] = &self.tables;
+        if !cos.1.has_neighbours() || !sin.1.has_neighbours() {
+            return None;
+        }
+        let of = |(data, table): &(&[T], TableDims)| {
+            let [_, batches, rows, _] = table.strides;
+            let at = batch * batches + self.first * rows;
+            (data.as_ptr().wrapping_add(at).cast::<f32>(), rows)
+        };
+        let ((cos, cos_stride), (sin, sin_stride)) = (of(cos), of(sin));
+        Some(Rows {
+            tables: [cos, sin],
+            strides: [cos_stride, sin_stride],
+        })
     }
 
     /// The table row of a position.

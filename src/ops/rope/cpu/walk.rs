@@ -11,12 +11,13 @@
 //!          └──────┴──────┴──────┘
 //! ```
 
-use super::tables::{Fill, Tables};
+use super::tables::{Fill, Rows, Tables};
 use crate::cpu::element::Element;
 use crate::cpu::parallel::{self, Shared};
 use crate::cpu::scratch;
 use crate::cpu::simd::{dispatch, Kernel, Simd};
 use crate::ops::rope::geometry::Heads;
+use crate::ops::rope::RopePairs;
 use std::ops::Range;
 
 /// Numbers of cos, and as many of sin, that a block of positions needs: 4 KB each, a quarter of an L1 cache in all.
@@ -107,6 +108,10 @@ impl<'a, T: Element, const I: usize> Walk<'a, T, I> {
         }
     }
 
+    pub fn kind(&self) -> RopePairs {
+        self.tables.kind()
+    }
+
     /// How many units there are; depends on the sizes alone.
     pub fn units(&self) -> usize {
         self.counts.iter().product()
@@ -121,30 +126,47 @@ impl<'a, T: Element, const I: usize> Walk<'a, T, I> {
         let cost = self.block * self.group * self.dim * cost;
         let table = 2 * self.tables.width() * self.block;
         parallel::ranges(self.units(), cost, 1, |units| {
+            if self.tables.as_they_lie(0).is_some() {
+                for unit in units {
+                    self.run_unit(rows, unit, std::ptr::null_mut());
+                }
+                return;
+            }
             scratch::with([table], |[table]| {
                 for unit in units.clone() {
-                    let [_, blocks, groups] = self.counts;
-                    let (at, group) = (unit / groups, unit % groups);
-                    let (batch, block) = (at / blocks, at % blocks);
-                    let first = block * self.block;
-                    let positions = first..self.positions.min(first + self.block);
-                    dispatch(Fill {
-                        tables: self.tables,
-                        batch,
-                        positions: positions.clone(),
-                        out: table,
-                    });
-                    dispatch(Unit {
-                        walk: self,
-                        rows,
-                        unit,
-                        batch,
-                        heads: group * self.group..(group + 1) * self.group,
-                        positions,
-                        table,
-                    });
+                    self.run_unit(rows, unit, table);
                 }
             })
+        });
+    }
+
+    /// `table` has room for the cos and sin of a block, if they can't be read where they lie.
+    fn run_unit<R: HeadRow<T, I>>(&self, rows: &R, unit: usize, table: *mut f32) {
+        let [_, blocks, groups] = self.counts;
+        let (at, group) = (unit / groups, unit % groups);
+        let (batch, block) = (at / blocks, at % blocks);
+        let first = block * self.block;
+        let positions = first..self.positions.min(first + self.block);
+        let table = match self.tables.as_they_lie(batch) {
+            Some(rows) => rows.from(first),
+            None => {
+                dispatch(Fill {
+                    tables: self.tables,
+                    batch,
+                    positions: positions.clone(),
+                    out: table,
+                });
+                Rows::filled(table, self.tables.width())
+            }
+        };
+        dispatch(Unit {
+            walk: self,
+            rows,
+            unit,
+            batch,
+            heads: group * self.group..(group + 1) * self.group,
+            positions,
+            table,
         });
     }
 }
@@ -158,7 +180,7 @@ struct Unit<'a, T, R, const I: usize> {
     heads: Range<usize>,
     positions: Range<usize>,
     /// The cos and sin of the positions.
-    table: *const f32,
+    table: Rows,
 }
 
 impl<T: Element, R: HeadRow<T, I>, const I: usize> Kernel for Unit<'_, T, R, I> {
@@ -167,7 +189,6 @@ impl<T: Element, R: HeadRow<T, I>, const I: usize> Kernel for Unit<'_, T, R, I> 
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let width = self.walk.tables.width();
         let mut first = 0;
         for (number, stream) in self.walk.streams.iter().enumerate() {
             let start = self.heads.start.clamp(first, first + stream.heads);
@@ -191,13 +212,10 @@ impl<T: Element, R: HeadRow<T, I>, const I: usize> Kernel for Unit<'_, T, R, I> 
                         *x = from.at(self.batch, head, position).cast_const();
                     }
                     let y = stream.to.at(self.batch, head, position);
-                    // SAFETY: the table has two rows for each of the unit's positions. By the promise to `Walk::run` the
-                    // stream has this head at this position.
-                    unsafe {
-                        let cos = self.table.add(2 * p * width);
-                        let tables = [cos, cos.add(width)];
-                        self.rows.row(s, self.unit, number, x, y, tables);
-                    }
+                    let tables = self.table.at(p);
+                    // SAFETY: the table has rows for each of the unit's positions. By the promise to `Walk::run` the stream
+                    // has this head at this position.
+                    unsafe { self.rows.row(s, self.unit, number, x, y, tables) };
                 }
             }
         }
