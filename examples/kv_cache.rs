@@ -73,7 +73,11 @@ fn main() -> Result<()> {
         for _ in 0..APPENDS {
             cache.append(&token, &token)?;
         }
-        row("stock KvCache", cached, start.elapsed().as_nanos() as f64 / APPENDS as f64);
+        row(
+            "stock KvCache",
+            cached,
+            start.elapsed().as_nanos() as f64 / APPENDS as f64,
+        );
 
         let mut cache = ConcatKvCache::new(2);
         cache.append(&past, &past)?;
@@ -81,7 +85,11 @@ fn main() -> Result<()> {
         for _ in 0..APPENDS {
             cache.append(&token, &token)?;
         }
-        row("ConcatKvCache", cached, start.elapsed().as_nanos() as f64 / APPENDS as f64);
+        row(
+            "ConcatKvCache",
+            cached,
+            start.elapsed().as_nanos() as f64 / APPENDS as f64,
+        );
 
         let mut cache = stock::ConcatKvCache::new(2);
         if cached > 0 {
@@ -91,7 +99,11 @@ fn main() -> Result<()> {
         for _ in 0..20 {
             cache.append(&token, &token)?;
         }
-        row("stock ConcatKvCache", cached, start.elapsed().as_nanos() as f64 / 20.0);
+        row(
+            "stock ConcatKvCache",
+            cached,
+            start.elapsed().as_nanos() as f64 / 20.0,
+        );
 
         let config = FixedKvConfig::new(1, HEADS, HEAD_DIM, room);
         for (name, config, dtype) in [

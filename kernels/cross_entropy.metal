@@ -270,6 +270,18 @@ template <typename T, bool PER_CLASS, bool CAPPED>
     gradient4<T, PER_CLASS, CAPPED>((device const T*)row, factors, grad, weight, row, p, at);
 }
 
+// Logits of a product, cap * tanh(v / cap). The fast tanh is NaN beyond 44.
+[[kernel]] void cross_entropy_cap_f32(
+    device float* x [[buffer(0)]],
+    constant float2& cap [[buffer(1)]],
+    constant ulong& n [[buffer(2)]],
+    uint i [[thread_position_in_grid]]
+) {
+    if (i < n) {
+        x[i] = cap.x * precise::tanh(x[i] * cap.y);
+    }
+}
+
 // ---- The negative log-likelihood ----
 
 template <typename T>
@@ -333,5 +345,7 @@ FOR_DTYPES_WITH(cross_entropy_bwd, "cross_entropy_bwd", false)
 FOR_DTYPES_WITH(cross_entropy_bwd, "cross_entropy_bwd_per_class", true)
 FOR_DTYPES_WITH(cross_entropy_inplace, "cross_entropy_inplace", false, false)
 FOR_DTYPES_WITH(cross_entropy_inplace, "cross_entropy_inplace_per_class", true, false)
+KERNEL("cross_entropy_inplace_capped_f32", cross_entropy_inplace<float, false, true>)
+KERNEL("cross_entropy_inplace_capped_per_class_f32", cross_entropy_inplace<float, true, true>)
 FOR_DTYPES(cross_entropy_nll, "cross_entropy_nll")
 FOR_DTYPES(cross_entropy_nll_bwd, "cross_entropy_nll_bwd")

@@ -208,7 +208,7 @@ template <typename X, typename T, typename Out, bool DROP>
     }
 }
 
-// `wide` leaves floats, `narrow` takes them for x and the base; of f32 all are the same.
+// `wide` leaves floats, `narrow` takes them for x and the base, `sum` does both; of f32 all are the same.
 KERNEL("linear_fwd_tile_f32", linear_tile<float, float, float, false>)
 KERNEL("linear_fwd_tile_f16", linear_tile<half, half, half, false>)
 KERNEL_BF16("linear_fwd_tile_bf16", linear_tile<bfloat, bfloat, bfloat, false>)
@@ -216,6 +216,8 @@ KERNEL("linear_fwd_tile_wide_f16", linear_tile<half, half, float, false>)
 KERNEL_BF16("linear_fwd_tile_wide_bf16", linear_tile<bfloat, bfloat, float, false>)
 KERNEL("linear_fwd_tile_narrow_f16", linear_tile<float, half, half, false>)
 KERNEL_BF16("linear_fwd_tile_narrow_bf16", linear_tile<float, bfloat, bfloat, false>)
+KERNEL("linear_fwd_tile_sum_f16", linear_tile<float, half, float, false>)
+KERNEL_BF16("linear_fwd_tile_sum_bf16", linear_tile<float, bfloat, float, false>)
 KERNEL("linear_fwd_tile_drop_f32", linear_tile<float, float, float, true>)
 KERNEL("linear_fwd_tile_drop_f16", linear_tile<half, half, float, true>)
 KERNEL_BF16("linear_fwd_tile_drop_bf16", linear_tile<bfloat, bfloat, float, true>)

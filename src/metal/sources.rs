@@ -96,6 +96,7 @@ sources! {
     CROSS_ENTROPY = "cross_entropy" + ROWS + INDICES,
     DEQUANTIZE = "dequantize",
     DROPOUT = "dropout",
+    EMBEDDING = "embedding" + ROWS + INDICES,
     GLU = "glu",
     GROUP_NORM = "group_norm" + ROWS,
     KV_APPEND = "kv_append",

@@ -43,11 +43,13 @@ pub mod activation;
 pub mod attention;
 pub mod conv;
 pub mod cpu_flash_attention;
+pub mod embedding;
 pub mod group_norm;
 pub mod kv_cache;
 pub mod layer_norm;
 pub mod linear;
 pub mod lora;
+pub mod loss;
 pub mod moe;
 pub mod ops;
 pub mod quantized;
@@ -65,6 +67,7 @@ pub use conv::{
     conv1d, conv1d_no_bias, conv2d, conv2d_no_bias, conv_transpose1d, conv_transpose1d_no_bias,
     conv_transpose2d, conv_transpose2d_no_bias, Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d,
 };
+pub use embedding::{embedding, Embedding};
 pub use group_norm::{group_norm, GroupNorm};
 pub use layer_norm::{layer_norm, layer_norm_no_bias, rms_norm, LayerNorm, RmsNorm};
 pub use linear::{linear, linear_b, linear_no_bias, Linear};

@@ -13,11 +13,13 @@ pub(crate) mod bitlinear;
 pub(crate) mod conv2d;
 pub(crate) mod cross_entropy;
 pub(crate) mod dropout;
+pub(crate) mod embedding;
 pub(crate) mod glu;
 pub(crate) mod group_norm;
 pub(crate) mod kv_append;
 mod limits;
 pub(crate) mod linear;
+pub(crate) mod linear_cross_entropy;
 pub(crate) mod lora;
 pub(crate) mod lora_gather;
 pub(crate) mod matmul_act;
@@ -64,10 +66,12 @@ exports! {
         LossReduction = reference, reference_nll, reference_token_log_probs;
     dropout: dropout, dropout_add, dropout_inplace, relu_dropout, relu_dropout_inplace, Dropout, DropoutAdd =
         reference, reference_add;
+    embedding: embedding, Embedding = reference;
     glu: geglu, geglu_packed, glu, glu_inplace, glu_packed, reglu, reglu_packed, swiglu, swiglu_packed, Glu,
         GluPacked = reference, reference_packed;
     group_norm: group_norm, group_norm_inplace, GroupNorm = reference;
     linear: frozen_linear, linear, Linear = reference;
+    linear_cross_entropy: linear_cross_entropy, LinearCrossEntropyConfig = reference;
     lora: lora, lora_trained, lora_with, Adapter, AdapterDropout, FrozenWeight, Lora = reference, reference_with;
     lora_gather: lora_gather, LoraGather, NO_ADAPTER = reference;
     matmul_act: linear_act, matmul_act, MatmulAct = reference;

@@ -25,7 +25,7 @@ const WIDTHS: Grid = &[
 ];
 
 /// A class for each row, and −100 for every fourth.
-fn some(logits: &Tensor) -> Result<Tensor> {
+pub fn some(logits: &Tensor) -> Result<Tensor> {
     targets(logits, DType::I64, |i, classes| match i % 4 {
         2 => -100,
         _ => (i * 7919 % classes.max(1)) as i64,
@@ -48,7 +48,7 @@ fn targets(logits: &Tensor, dtype: DType, of: fn(usize, usize) -> i64) -> Result
 }
 
 /// A weight between ¼ and 2 for each class.
-fn weight(logits: &Tensor) -> Result<Tensor> {
+pub fn weight(logits: &Tensor) -> Result<Tensor> {
     let classes = *logits.dims().last().expect("a dim of classes");
     let weights: Vec<f32> = (0..classes).map(|i| (1 + i * 5 % 8) as f32 / 4.0).collect();
     Tensor::from_vec(weights, classes, &Device::Cpu)?

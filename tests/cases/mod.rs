@@ -49,9 +49,11 @@ macro_rules! with_ops {
             conv2d
             cross_entropy
             dropout
+            embedding
             glu
             group_norm
             linear
+            linear_cross_entropy
             lora
             lora_gather
             matmul_act

@@ -210,7 +210,10 @@ fn no_gradient_is_lost() -> Result<()> {
         let cases = match device.is_cpu() {
             true => all(),
             // The graph is the same on Metal, and emulation is slow: what has no test of its own there.
-            false => [caches::cases(), caches::refusals()].into_iter().flatten().collect(),
+            false => [caches::cases(), caches::refusals()]
+                .into_iter()
+                .flatten()
+                .collect(),
         };
         for case in cases {
             check(&case, device, &mut failures)?;

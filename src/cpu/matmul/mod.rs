@@ -12,7 +12,7 @@ mod tiles;
 
 pub use batch::batch;
 pub use matrix::{Matrix, Stored};
-pub use narrow::Narrow;
+pub use narrow::{rounded, Narrow};
 pub use tiles::{accumulate, product, tile_len};
 
 use super::alloc;

@@ -2,7 +2,9 @@
 
 use crate::act::Act;
 use crate::cpu::act::apply_in_place;
+use crate::cpu::alloc;
 use crate::cpu::element::Element;
+use crate::cpu::parallel::{self, Shared};
 use crate::cpu::simd::{dispatch, Kernel, Simd};
 
 /// `out = act(sums + addend)` for a matrix of sums.
@@ -74,6 +76,21 @@ impl<T: Element, O: Element> Narrow<T, O> {
                 dispatch(Narrow::<T, O>::new(block, None, out, stride));
             }
         }
+    }
+}
+
+/// Sums of products that were added up elsewhere, rounded.
+pub fn rounded<O: Element>(sums: &[f32]) -> Vec<O> {
+    // SAFETY: the ranges cover all sums without overlap, and `Narrow` writes an output for each. It does not write to the sums
+    // without an activation.
+    unsafe {
+        alloc::build(sums.len(), |out: *mut O| {
+            let (out, first) = (Shared::new(out), Shared::new(sums.as_ptr().cast_mut()));
+            parallel::ranges(sums.len(), 1, 64, |range| {
+                let (sums, out) = (first.get().add(range.start), out.get().add(range.start));
+                Narrow::<O, O>::new((sums, 1, range.len()), None, out, 0).run(Act::Identity)
+            });
+        })
     }
 }
 

@@ -4,9 +4,10 @@ use super::adapters::{adapted_layer, Adapters, Run};
 use super::frozen_base::{FrozenBase, Kind};
 use super::linear::magnified;
 use super::{LoraConfig, DEFAULT_ADAPTER};
+use crate::nn::embedding::Embedding;
 use crate::ops::lora::up_add;
 use candle_core::{DType, ModuleT, Result, Tensor};
-use candle_nn::{Embedding, VarBuilder};
+use candle_nn::VarBuilder;
 
 /// A frozen embedding with a low-rank adapter: `y = W[ids] + scale · Aᵀ[ids]·Bᵀ`, with A `[rank, entries]` and B
 /// `[width, rank]`, as in PEFT. A starts at zero and B at random.
@@ -33,15 +34,15 @@ pub struct LoraEmbedding {
 
 impl LoraEmbedding {
     /// With one adapter, "default", whose variables come from `vb`.
-    pub fn new(base: Embedding, config: &LoraConfig, vb: VarBuilder) -> Result<Self> {
+    pub fn new(base: impl Into<Embedding>, config: &LoraConfig, vb: VarBuilder) -> Result<Self> {
         let layer = Self::plain(base, vb.prefix())?;
         layer.adapters.add_adapter(DEFAULT_ADAPTER, config, vb)?;
         Ok(layer)
     }
 
     /// Without an adapter: a frozen embedding. `name` is its path in a model.
-    pub fn plain(base: Embedding, name: impl Into<String>) -> Result<Self> {
-        let table = base.embeddings().clone();
+    pub fn plain(base: impl Into<Embedding>, name: impl Into<String>) -> Result<Self> {
+        let table = base.into().embeddings().clone();
         Ok(Self {
             adapters: Adapters::new(FrozenBase::new(name.into(), Kind::Embedding, table)?),
         })
@@ -53,8 +54,8 @@ impl LoraEmbedding {
     }
 
     /// A stock layer with the active adapter merged into its table.
-    pub fn to_stock(&self) -> Result<Embedding> {
-        Ok(Embedding::new(
+    pub fn to_stock(&self) -> Result<candle_nn::Embedding> {
+        Ok(candle_nn::Embedding::new(
             self.adapters.merged_weight()?,
             self.hidden_size(),
         ))

@@ -269,11 +269,20 @@ impl Attention {
         let split = |x: &Tensor, heads: usize| x.reshape((batch, tokens, heads, head_dim));
         let (mut q, mut k) = (split(&q, heads)?, split(&k, kv_heads)?);
         let v = split(&v, kv_heads)?;
-        if let Some((of_q, of_k)) = &self.norms {
-            (q, k) = (of_q.forward(&q)?, of_k.forward(&k)?);
-        }
-        if let Some(tables) = &self.rotary {
-            (q, k) = tables.rotate(&q, &k, positions)?;
+        match (&self.norms, &self.rotary) {
+            (Some((of_q, of_k)), Some(tables)) if of_q.eps() == of_k.eps() && of_q.eps() > 0.0 => {
+                let weights = (of_q.weight(), of_k.weight());
+                let eps = of_q.eps() as f32;
+                (q, k) = tables.norm_and_rotate((&q, &k), weights, eps, positions)?;
+            }
+            (norms, rotary) => {
+                if let Some((of_q, of_k)) = norms {
+                    (q, k) = (of_q.forward(&q)?, of_k.forward(&k)?);
+                }
+                if let Some(tables) = rotary {
+                    (q, k) = tables.rotate(&q, &k, positions)?;
+                }
+            }
         }
         Ok([q, k, v])
     }

@@ -1,7 +1,7 @@
 //! The angles of rotary embeddings.
 
 use crate::check;
-use crate::ops::{rope_qk, Rope, RopeLayout, RopePairs, RopePositions};
+use crate::ops::{qk_norm_rope, rope_qk, QkNormRope, Rope, RopeLayout, RopePairs, RopePositions};
 use candle_core::{DType, Device, Result, Tensor};
 
 /// The cos and sin of all positions, and how heads are rotated by them. Clones share the memory: one serves all layers.
@@ -71,12 +71,31 @@ impl RotaryTables {
         k: &Tensor,
         positions: RopePositions,
     ) -> Result<(Tensor, Tensor)> {
-        let rope = Rope {
+        rope_qk(q, k, &self.cos, &self.sin, &self.rope(positions))
+    }
+
+    /// As [`rotate`](Self::rotate), behind norms with these weights.
+    pub(super) fn norm_and_rotate(
+        &self,
+        (q, k): (&Tensor, &Tensor),
+        (of_q, of_k): (&Tensor, &Tensor),
+        eps: f32,
+        positions: RopePositions,
+    ) -> Result<(Tensor, Tensor)> {
+        let norm = QkNormRope {
+            eps,
+            weight_offset: 0.0,
+            rope: self.rope(positions),
+        };
+        qk_norm_rope(q, k, of_q, of_k, &self.cos, &self.sin, &norm)
+    }
+
+    fn rope(&self, positions: RopePositions) -> Rope {
+        Rope {
             pairs: self.pairs,
             layout: RopeLayout::PositionsFirst,
             positions,
             sections: None,
-        };
-        rope_qk(q, k, &self.cos, &self.sin, &rope)
+        }
     }
 }

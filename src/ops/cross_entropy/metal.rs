@@ -45,7 +45,7 @@ struct GradientParams {
 }
 
 /// The arguments that all losses have, beside the logits.
-struct Rows<'a> {
+pub(crate) struct Rows<'a> {
     device: &'a MetalDevice,
     dtype: DType,
     size: [usize; 2],
@@ -55,19 +55,19 @@ struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// For logits of these dims, targets and perhaps class weights.
-    fn new(
+    /// For rows and columns of logits of this dtype, targets and perhaps class weights.
+    pub(crate) fn new(
         op: &CrossEntropy,
         sign: f32,
-        (x, dims): (&'a MetalStorage, &[usize]),
+        (device, dtype, [rows, cols]): (&'a MetalDevice, DType, [usize; 2]),
         rest: &[Arg<'a, MetalStorage>],
     ) -> Result<Self> {
-        let [rows, cols] = rows_and_cols(dims);
+        check_rows(rows)?;
         let weight = rest.get(1).map(|(w, l)| Operand::contiguous(w, l));
         let weight = weight.transpose()?;
         Ok(Rows {
-            device: x.device(),
-            dtype: x.dtype(),
+            device,
+            dtype,
             size: [rows, cols],
             targets: Operand::contiguous(rest[0].0, rest[0].1)?,
             params: LossParams {
@@ -100,7 +100,7 @@ impl<'a> Rows<'a> {
     }
 
     /// The divisor of a mean. No kernel reads it for other reductions.
-    fn total(&self) -> Result<Arc<Buffer>> {
+    pub(crate) fn total(&self) -> Result<Arc<Buffer>> {
         let total = alloc(self.device, 1, DType::F32)?;
         if self.params.mean != 0 {
             self.launch("total")?
@@ -113,8 +113,33 @@ impl<'a> Rows<'a> {
         Ok(total)
     }
 
+    /// Writes the losses of all rows, times what they count for, from a byte offset on, and the factors of their gradients.
+    pub(crate) fn losses(
+        &self,
+        (x, strides): (&Operand, RowStrides),
+        total: &Buffer,
+        (losses, offset): (&Buffer, usize),
+        factors: &Buffer,
+    ) -> Result<()> {
+        let (path, grid) = row_grid(self.size);
+        let params = LossParams {
+            x: strides,
+            aligned: aligned_rows(&[(x, strides)], self.size),
+            ..self.params
+        };
+        self.launch(&format!("fwd_{path}"))?
+            .input(x)
+            .input(&self.targets)
+            .input_or(self.weight.as_ref(), &self.targets)
+            .input_buffer(total)
+            .output_at(losses, offset)
+            .output(factors)
+            .params(&params)
+            .run(grid)
+    }
+
     /// The result from the losses of all rows, which have been multiplied by what they count for.
-    fn reduce(
+    pub(crate) fn reduce(
         &self,
         losses: Arc<Buffer>,
         total: &Buffer,
@@ -150,7 +175,7 @@ fn check_rows(rows: usize) -> Result<()> {
 }
 
 /// The result without rows: a sum of nothing, or NaN for a mean.
-fn of_nothing(reduction: LossReduction, x: &MetalStorage) -> Result<MetalStorage> {
+pub(crate) fn of_nothing(reduction: LossReduction, x: &MetalStorage) -> Result<MetalStorage> {
     let values = match reduction {
         LossReduction::Mean => vec![f32::NAN],
         LossReduction::Sum => vec![0.0],
@@ -166,7 +191,6 @@ pub fn forward(loss: &Loss, args: Args<MetalStorage>) -> Result<[(MetalStorage, 
     let ((x, layout), reduction) = (args[0], loss.op.reduction);
     let (device, shape) = (x.device(), loss_shape(reduction, layout.dims()));
     let [rows, cols] = rows_and_cols(layout.dims());
-    check_rows(rows)?;
     let factors = alloc(device, rows * FACTORS, DType::U32)?;
     let kept = finish(factors.clone(), device, rows * FACTORS, DType::U32);
     let kept = (kept, Shape::from((rows, FACTORS)));
@@ -174,28 +198,18 @@ pub fn forward(loss: &Loss, args: Args<MetalStorage>) -> Result<[(MetalStorage, 
         return Ok([(of_nothing(reduction, x)?, shape), kept]);
     }
     let xs = RowOperand::new(x, layout)?;
-    let mut all = Rows::new(&loss.op, loss.sign(), (x, layout.dims()), &args[1..])?;
-    all.params.x = xs.strides;
-    all.params.aligned = aligned_rows(&[xs.parts()], [rows, cols]);
+    let logits = (device, x.dtype(), [rows, cols]);
+    let all = Rows::new(&loss.op, loss.sign(), logits, &args[1..])?;
     let (losses, total) = (alloc(device, rows, DType::F32)?, all.total()?);
-    let (path, grid) = row_grid([rows, cols]);
-    all.launch(&format!("fwd_{path}"))?
-        .input(&xs.operand)
-        .input(&all.targets)
-        .input_or(all.weight.as_ref(), &all.targets)
-        .input_buffer(&total)
-        .output(&losses)
-        .output(&factors)
-        .params(&all.params)
-        .run(grid)?;
+    all.losses(xs.parts(), &total, (&losses, 0), &factors)?;
     Ok([(all.reduce(losses, &total, reduction)?, shape), kept])
 }
 
 /// What a gradient reads beside the logits.
-struct Gradients<'a> {
-    factors: Operand<'a>,
-    grad: Operand<'a>,
-    weight: Option<Operand<'a>>,
+pub(crate) struct Gradients<'a> {
+    pub(crate) factors: Operand<'a>,
+    pub(crate) grad: Operand<'a>,
+    pub(crate) weight: Option<Operand<'a>>,
 }
 
 impl<'a> Gradients<'a> {
@@ -219,14 +233,38 @@ impl<'a> Gradients<'a> {
         }
     }
 
-    fn launch<'b>(&'b self, pass: &str, x: &'b MetalStorage) -> Result<Launch<'b>> {
+    /// Replaces rows of logits, one behind the other, by their gradient; capped logits are f32.
+    pub(crate) fn overwrite(
+        &self,
+        device: &MetalDevice,
+        target: &Operand,
+        size: [usize; 2],
+        cap: Option<f32>,
+    ) -> Result<()> {
+        let pass = if cap.is_some() {
+            "inplace_capped"
+        } else {
+            "inplace"
+        };
+        let rows = (target, RowStrides::contiguous(size[1]));
+        let params = GradientParams {
+            cap: cap.map_or(0.0, |cap| 1.0 / cap),
+            ..self.params(rows, size)
+        };
+        let launch = self.launch(pass, device, target.dtype())?;
+        self.bind(launch.inout(target))
+            .params(&params)
+            .run(grid::elementwise_rows(size[0], size[1], 4))
+    }
+
+    fn launch<'b>(&self, pass: &str, device: &'b MetalDevice, dtype: DType) -> Result<Launch<'b>> {
         let per_class = if self.weight.is_some() {
             "_per_class"
         } else {
             ""
         };
-        let kernel = format!("{NAME}_{pass}{per_class}_{}", dtype_name(x.dtype(), NAME)?);
-        Launch::new(x.device(), &sources::CROSS_ENTROPY, &kernel)
+        let kernel = format!("{NAME}_{pass}{per_class}_{}", dtype_name(dtype, NAME)?);
+        Launch::new(device, &sources::CROSS_ENTROPY, &kernel)
     }
 
     fn bind<'b>(&'b self, launch: Launch<'b>) -> Launch<'b> {
@@ -249,7 +287,8 @@ pub fn gradient(
             RowOperand::new(x, layout)?,
             Gradients::new(&args[1..], weight)?,
         );
-        rest.bind(rest.launch("bwd", x)?.input(&xs.operand))
+        let launch = rest.launch("bwd", x.device(), x.dtype())?;
+        rest.bind(launch.input(&xs.operand))
             .output(dx)
             .params(&rest.params(xs.parts(), size))
             .run(grid::elementwise_rows(size[0], size[1], 4))
@@ -265,24 +304,20 @@ pub fn gradient_inplace(
 ) -> Result<()> {
     let size = rows_and_cols(layout.dims());
     update((x, layout), |x, target| {
-        let rest = Gradients::new(rest, weight)?;
-        let params = rest.params((target, RowStrides::contiguous(size[1])), size);
-        rest.bind(rest.launch("inplace", x)?.inout(target))
-            .params(&params)
-            .run(grid::elementwise_rows(size[0], size[1], 4))
+        Gradients::new(rest, weight)?.overwrite(x.device(), target, size, None)
     })
 }
 
 pub fn nll(op: CrossEntropy, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
     let (x, layout) = args[0];
     let shape = loss_shape(op.reduction, layout.dims());
-    let [rows, _] = rows_and_cols(layout.dims());
-    check_rows(rows)?;
+    let [rows, cols] = rows_and_cols(layout.dims());
     if rows == 0 {
         return Ok((of_nothing(op.reduction, x)?, shape));
     }
     let xs = RowOperand::new(x, layout)?;
-    let mut all = Rows::new(&op, 1.0, (x, layout.dims()), &args[1..])?;
+    let logits = (x.device(), x.dtype(), [rows, cols]);
+    let mut all = Rows::new(&op, 1.0, logits, &args[1..])?;
     all.params.x = xs.strides;
     let (losses, total) = (alloc(x.device(), rows, DType::F32)?, all.total()?);
     all.launch("nll")?
@@ -302,7 +337,7 @@ pub fn nll_gradient(op: &Nll, args: Args<MetalStorage>) -> OpResult<MetalStorage
     let size = rows_and_cols(op.shape.dims());
     let dx = build(g, size[0] * size[1], |dx| {
         let grad = Operand::contiguous(g, layout)?;
-        let mut all = Rows::new(&op.op, 1.0, (g, op.shape.dims()), &args[1..])?;
+        let mut all = Rows::new(&op.op, 1.0, (g.device(), g.dtype(), size), &args[1..])?;
         all.params.aligned = aligned_rows(&[], size);
         let total = all.total()?;
         let launch = all.launch("nll_bwd")?.input(&grad).input(&all.targets);

@@ -33,6 +33,7 @@ use std::sync::Arc;
 
 pub use config::{CrossEntropyConfig, LossReduction};
 pub use nll::nll;
+pub(crate) use reference::composed;
 pub use reference::{reference, reference_nll, reference_token_log_probs};
 
 const NAME: &str = "cross_entropy";
@@ -244,7 +245,7 @@ impl Op for CrossEntropy {
         Ok([dlogits, vec![None; inputs.len() - 1]].concat())
     }
     fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
-        reference::composed(self, args)
+        composed(self, args)
     }
 }
 
@@ -309,7 +310,7 @@ impl MultiOp for Loss {
         Ok(all)
     }
     fn reference(&self, args: &[&Tensor]) -> Result<Vec<Tensor>> {
-        let loss = reference::composed(&self.op, args)?;
+        let loss = composed(&self.op, args)?;
         Ok(vec![match self.negated {
             true => loss.neg()?,
             false => loss,

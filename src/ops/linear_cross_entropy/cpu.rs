@@ -1,18 +1,19 @@
 //! Chunks of rows on the CPU.
 
-use super::{chunk_rows, Settings, NAME};
+use super::{Settings, NAME};
 use crate::cpu::alloc;
 use crate::cpu::element::Element;
-use crate::cpu::elementwise::apply_in_place;
+use crate::cpu::elementwise::{map_in_place, map_run, ElementwiseOp, Map};
 use crate::cpu::math;
-use crate::cpu::matmul::{accumulate, Matrix, Product, Stored};
+use crate::cpu::matmul::{accumulate, rounded, Matrix, Product, Stored};
+use crate::cpu::parallel;
 use crate::cpu::row_view::RowView;
 use crate::cpu::simd::Simd;
 use crate::cpu::{gather, with_float};
 use crate::op::{Arg, Args};
 use crate::ops::cross_entropy::cpu::{RowGradients, RowLosses, Terms};
 use crate::ops::targets;
-use candle_core::{CpuStorage, DType, Result, WithDType};
+use candle_core::{CpuStorage, DType, Result};
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -35,7 +36,10 @@ pub fn run(
             w: w.matrix(),
             targets: &targets,
             weight: weight.as_deref(),
-            grad: grad.map(widened::<T>).transpose()?.unwrap_or_else(|| vec![1.0]),
+            grad: grad
+                .map(widened::<T>)
+                .transpose()?
+                .unwrap_or_else(|| vec![1.0]),
             terms: Terms::new(&op.loss, 1.0, &targets, weight.as_deref(), wl.dims()[0]),
         };
         let (losses, dx, dw) = chunks.run(wanted);
@@ -52,15 +56,8 @@ fn widened<T: Element>((storage, layout): Arg<CpuStorage>) -> Result<Vec<f32>> {
 fn narrowed<T: Element>(values: Vec<f32>) -> CpuStorage {
     match T::DTYPE {
         DType::F32 => CpuStorage::F32(values),
-        _ => T::wrap(narrow(&values)),
+        _ => T::wrap(rounded(&values)),
     }
-}
-
-/// Values rounded, in parallel.
-fn narrow<T: Element>(values: &[f32]) -> Vec<T> {
-    let mut out = Vec::new();
-    crate::cpu::matmul::round(values, &mut out);
-    out
 }
 
 /// All that a chunk reads.
@@ -79,10 +76,13 @@ impl<T: Element> Chunks<'_, T> {
     /// The losses, dx, and dw in f32; nothing for what is not wanted.
     fn run(&self, [wants_x, wants_w]: [bool; 2]) -> (Vec<f32>, Vec<T>, Vec<f32>) {
         let (rows, cols, classes) = (self.x.rows, self.x.cols, self.w.rows);
-        let step = chunk_rows(rows, classes);
+        let step = self.op.chunk_rows(rows, classes);
         let count = |wanted, count| if wanted { count } else { 0 };
         let mut logits = Vec::with_capacity(step.min(rows) * classes);
-        let (mut losses, mut dx) = (Vec::with_capacity(rows), Vec::with_capacity(count(wants_x, rows * cols)));
+        let (mut losses, mut dx) = (
+            Vec::with_capacity(rows),
+            Vec::with_capacity(count(wants_x, rows * cols)),
+        );
         let fill = |dw: *mut f32| {
             if wants_w && rows == 0 {
                 // SAFETY: `build` has room for them.
@@ -124,7 +124,7 @@ impl<T: Element> Chunks<'_, T> {
             logits.set_len(chunk.len() * self.w.rows);
         }
         if let Some(cap) = self.op.softcap {
-            apply_in_place(logits, &Capped { cap });
+            map_in_place(logits, [], Capped { cap });
         }
     }
 
@@ -190,13 +190,36 @@ impl<T: Element> Chunks<'_, T> {
         // SAFETY: all sums are written, and the caller has room for as many results.
         unsafe {
             let sums = alloc::build(dlogits.rows * cols, fill);
-            let rounded = narrow::<T>(&sums);
+            let rounded = rounded::<T>(&sums);
             std::ptr::copy_nonoverlapping(rounded.as_ptr(), dx, rounded.len());
         }
     }
 }
 
 /// `cap · tanh(x / cap)`
+#[derive(Clone, Copy)]
 struct Capped {
     cap: f32,
+}
+
+impl Map<1, 1> for Capped {
+    const COST: usize = 2 * parallel::EXP;
+
+    #[inline(always)]
+    fn map<S: Simd>(&self, s: S, [x]: [S::F; 1]) -> [S::F; 1] {
+        let (cap, inverse) = (s.splat(self.cap), s.splat(1.0 / self.cap));
+        [s.mul(math::tanh(s, s.mul(x, inverse)), cap)]
+    }
+}
+
+impl ElementwiseOp<f32, 1, 1> for Capped {
+    fn cost(&self) -> usize {
+        Self::COST
+    }
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(&self, s: S, _: usize, x: [*const f32; 1], y: [*mut f32; 1], n: usize) {
+        // SAFETY: the caller's promise is the same.
+        unsafe { map_run(s, *self, x, y, n) }
+    }
 }

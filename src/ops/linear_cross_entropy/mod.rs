@@ -38,11 +38,6 @@ const NAME: &str = "linear_cross_entropy";
 /// to: 2048 rows of 4096 columns and 32000 classes are four chunks.
 const CHUNK: usize = 16 << 20;
 
-/// The rows of a chunk; a product of fewer would be slow.
-fn chunk_rows(rows: usize, classes: usize) -> usize {
-    (CHUNK / classes.max(1)).max(64).min(rows.max(1))
-}
-
 /// How [`linear_cross_entropy()`] is computed.
 #[derive(Clone, Debug, Default)]
 pub struct LinearCrossEntropyConfig {
@@ -50,6 +45,8 @@ pub struct LinearCrossEntropyConfig {
     pub loss: CrossEntropyConfig,
     /// Logits become `cap · tanh(logits / cap)` first.
     pub softcap: Option<f32>,
+    /// The rows whose logits are in memory at a time. By default as many as make 64 MB of f32, but 64 at least.
+    pub chunk_rows: Option<usize>,
 }
 
 /// [`cross_entropy`](crate::ops::cross_entropy) of the logits `x·Wᵀ`, without ever holding them: for x `[.., in]`, W
@@ -83,6 +80,7 @@ pub fn linear_cross_entropy(
     let op = Settings {
         loss: (&config.loss).into(),
         softcap: config.softcap,
+        chunk_rows: config.chunk_rows,
     };
     let later = op.loss.reduction == LossReduction::None;
     let wanted = [x, w].map(|t| t.track_op() && !later);
@@ -94,9 +92,16 @@ pub fn linear_cross_entropy(
 struct Settings {
     loss: CrossEntropy,
     softcap: Option<f32>,
+    chunk_rows: Option<usize>,
 }
 
 impl Settings {
+    /// The rows of a chunk. A product of few rows would be slow.
+    fn chunk_rows(&self, rows: usize, classes: usize) -> usize {
+        let most = self.chunk_rows.unwrap_or((CHUNK / classes.max(1)).max(64));
+        most.clamp(1, rows.max(1))
+    }
+
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
         let (x, w) = (args[0], args[1]);
         check::is_float(name, x)?;
@@ -166,7 +171,10 @@ impl Loss {
     /// The gradients of losses that were not reduced.
     fn again(&self, inputs: &[Tensor], grad: &Tensor) -> Grads {
         let wanted = [0, 1].map(|i| inputs[i].track_op());
-        let gradient = Gradient { op: self.op, wanted };
+        let gradient = Gradient {
+            op: self.op,
+            wanted,
+        };
         let grad = grad.flatten_all()?;
         let args: Vec<&Tensor> = [&grad].into_iter().chain(inputs).collect();
         let mut made = op::apply_multi(NAME, gradient, &args)?.into_iter();

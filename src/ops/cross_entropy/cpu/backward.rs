@@ -13,9 +13,6 @@ use std::ops::Range;
 /// Columns that a thread writes at a time.
 const BLOCK: usize = 16 * 1024;
 
-/// The slope of `cap · tanh(x / cap)`, from its value y: `1 − (y / cap)²`.
-pub(crate) type Cap = Option<f32>;
-
 /// What the gradients of all rows are made of, beside the logits.
 pub(crate) struct RowGradients<'a, T> {
     /// [`FACTORS`] of each row.
@@ -24,8 +21,8 @@ pub(crate) struct RowGradients<'a, T> {
     grad: &'a [T],
     /// For each column, where labels are smoothed by them.
     weight: Option<&'a [T]>,
-    /// Whether the logits have been capped, and the gradient is asked for before that.
-    cap: Cap,
+    /// The logits are `cap · tanh(v / cap)`, and the gradient is that of v: the slope is `1 − (x / cap)²`.
+    cap: Option<f32>,
     rows: usize,
     cols: usize,
 }
@@ -50,7 +47,7 @@ impl<'a, T: Element> RowGradients<'a, T> {
         }
     }
 
-    pub(crate) fn capped(self, cap: Cap) -> Self {
+    pub(crate) fn capped(self, cap: Option<f32>) -> Self {
         RowGradients { cap, ..self }
     }
 

@@ -13,7 +13,7 @@ use crate::ops::targets;
 use candle_core::{CpuStorage, Layout, Result, Shape};
 use std::borrow::Cow;
 
-pub(crate) use backward::{Cap, RowGradients};
+pub(crate) use backward::RowGradients;
 pub(crate) use forward::{RowLosses, Terms};
 pub use gather::{nll, nll_gradient};
 
