@@ -239,3 +239,62 @@ impl InplaceOp2 for KvAppend {
         metal::append(self, (cache, cache_layout), (x, x_layout))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::{DType, Device};
+
+    fn tokens(dims: &[usize]) -> Result<Tensor> {
+        let count = dims.iter().product::<usize>();
+        Tensor::arange(0f32, count as f32, &Device::Cpu)?.reshape(dims)
+    }
+
+    /// One place for all sequences or one for each, round the end of the cache too.
+    #[test]
+    fn slices_give_what_the_kernel_gives() -> Result<()> {
+        let place = |start, count| Place { start, count };
+        let each = [place(4, 3), place(0, 0), place(2, 1)];
+        for (dim, dims) in [(2, [3, 2, 3, 2]), (1, [3, 3, 2, 2])] {
+            for places in [&[place(3, 3)][..], &[place(0, 2)], &each] {
+                let x = tokens(&dims)?;
+                let mut whole = dims;
+                whole[dim] = 5;
+                let caches = [0, 1].map(|_| Tensor::zeros(&whole, DType::F32, &Device::Cpu));
+                let [a, b] = caches;
+                let (a, b) = (a?, b?);
+                kv_append("test", &a, &x, dim, places)?;
+                reference(&b, &x, dim, places)?;
+                let values = |t: Tensor| t.flatten_all()?.to_vec1::<f32>();
+                assert_eq!(values(a)?, values(b)?, "{places:?}");
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() -> Result<()> {
+        let cache = Tensor::zeros((2, 4, 3), DType::F32, &Device::Cpu)?;
+        let x = tokens(&[2, 3, 3])?;
+        let refused = |x: &Tensor, dim: usize, places: &[(usize, usize)]| {
+            let places = places.iter().map(|&(start, count)| Place { start, count });
+            kv_append("test", &cache, x, dim, &places.collect::<Vec<_>>()).is_err()
+        };
+        assert!(!refused(&x, 1, &[(3, 3)]));
+        assert!(!refused(&x, 1, &[(9, 0)]));
+        assert!(refused(&x, 1, &[(4, 1)]));
+        assert!(refused(&x, 1, &[(0, 4)]));
+        assert!(refused(&x, 1, &[]));
+        assert!(refused(&x, 1, &[(0, 1); 3]));
+        assert!(refused(&x, 2, &[(0, 1)]));
+        assert!(refused(&x, 3, &[(0, 1)]));
+        assert!(refused(&x.to_dtype(DType::F64)?, 1, &[(0, 1)]));
+        assert!(refused(&tokens(&[2, 3, 4])?, 1, &[(0, 1)]));
+        // A tensor that shares the cache's memory.
+        assert!(refused(&cache.narrow(1, 0, 1)?, 1, &[(0, 1)]));
+        let transposed = cache.transpose(0, 2)?;
+        let place = [Place { start: 0, count: 1 }];
+        assert!(kv_append("test", &transposed, &x.transpose(0, 2)?, 1, &place).is_err());
+        Ok(())
+    }
+}
