@@ -99,6 +99,7 @@ sources! {
     EMBEDDING = "embedding" + ROWS + INDICES,
     GLU = "glu",
     GROUP_NORM = "group_norm" + ROWS,
+    KL_DIV = "kl_div" + ROWS,
     KV_APPEND = "kv_append",
     LINEAR = "linear" + TILES,
     LORA_GATHER = "lora_gather",

@@ -16,6 +16,7 @@ pub(crate) mod dropout;
 pub(crate) mod embedding;
 pub(crate) mod glu;
 pub(crate) mod group_norm;
+pub(crate) mod kl_div;
 pub(crate) mod kv_append;
 mod limits;
 pub(crate) mod linear;
@@ -70,6 +71,7 @@ exports! {
     glu: geglu, geglu_packed, glu, glu_inplace, glu_packed, reglu, reglu_packed, swiglu, swiglu_packed, Glu,
         GluPacked = reference, reference_packed;
     group_norm: group_norm, group_norm_inplace, GroupNorm = reference;
+    kl_div: kl_div, Distribution, KlDiv = reference;
     linear: frozen_linear, linear, Linear = reference;
     linear_cross_entropy: linear_cross_entropy, LinearCrossEntropyConfig = reference;
     lora: lora, lora_trained, lora_with, Adapter, AdapterDropout, FrozenWeight, Lora = reference, reference_with;

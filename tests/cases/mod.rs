@@ -52,6 +52,7 @@ macro_rules! with_ops {
             embedding
             glu
             group_norm
+            kl_div
             linear
             linear_cross_entropy
             lora

@@ -7,6 +7,7 @@ mod convolutions;
 mod exact;
 mod fold;
 mod linear;
+mod loss;
 
 use crate::devices::devices;
 use candle_core::{DType, Device, Module, ModuleT, Result, Tensor};

@@ -25,10 +25,17 @@ pub fn run(
     let (device, dtype) = (x.device(), x.dtype());
     let (x, xs) = matrix(x, xl)?;
     let (rows, cols, classes) = (xs.0.rows, xs.0.cols, wl.dims()[0]);
-    let empty = |count: usize| device.zeros_impl(&Shape::from(count), dtype);
+    let memory = |count: usize| {
+        let buffer = alloc(device, count, dtype)?;
+        Result::Ok(finish(buffer, device, count, dtype))
+    };
     let count = |i: usize, count: usize| if wanted[i] { count } else { 0 };
     if rows == 0 {
-        let grads = [empty(0)?, empty(count(1, classes * cols))?];
+        let dw = match wanted[1] && classes * cols > 0 {
+            true => device.zeros_impl(&Shape::from(classes * cols), dtype)?,
+            false => memory(0)?,
+        };
+        let grads = [memory(0)?, dw];
         return Ok((of_nothing(op.loss.reduction, &x)?, grads));
     }
     let targets = contiguous(args[2])?;
@@ -47,15 +54,11 @@ pub fn run(
         w: (w, wl),
         targets: &targets,
         weight: weight.as_ref(),
-        grad: (
-            &grad,
-            grad.buffer().length() / float.size_in_bytes() >= rows
-                && op.loss.reduction == LossReduction::None,
-        ),
+        grad: (&grad, op.loss.reduction == LossReduction::None),
         total: all.total()?,
         losses: alloc(device, rows, float)?,
     };
-    let mut dx = empty(count(0, rows * cols))?;
+    let mut dx = memory(count(0, rows * cols))?;
     let dw = alloc(device, count(1, classes * cols), float)?;
     let step = op.chunk_rows(rows, classes);
     for start in (0..rows).step_by(step) {
@@ -76,7 +79,7 @@ pub fn run(
     let dw = finish(dw, device, count(1, classes * cols), float);
     let dw = match dtype {
         DType::F32 => dw,
-        _ if !wanted[1] => empty(0)?,
+        _ if !wanted[1] => memory(0)?,
         _ => dw.to_dtype(&Layout::contiguous(classes * cols), dtype)?,
     };
     let loss = all.reduce(chunks.losses, &chunks.total, op.loss.reduction)?;
