@@ -64,18 +64,14 @@ fn views(dtype: DType, device: &Device) -> Result<Vec<(&'static str, Var, View)>
 }
 
 type View = fn(&Tensor) -> Result<Tensor>;
+type Call<'a> = &'a dyn Fn(&Tensor) -> Result<Tensor>;
 type Function = fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor>;
 
 /// Σ y · g through both functions, and x's gradients.
-fn compare(
-    x: &Var,
-    view: View,
-    [f, g]: [&dyn Fn(&Tensor) -> Result<Tensor>; 2],
-    what: &str,
-) -> Result<()> {
+fn compare(x: &Var, view: View, calls: [Call<'_>; 2], what: &str) -> Result<()> {
     let mut grads = Vec::new();
     let mut outputs = Vec::new();
-    for call in [f, g] {
+    for call in calls {
         let y = call(&view(x)?)?;
         let weight = waves(y.dims(), y.dtype(), y.device())?;
         let store = (&y * weight)?.sum_all()?.backward()?;
