@@ -1,19 +1,22 @@
 //! Attention on the CPU.
 
+mod backward;
 mod call;
+mod decode;
 mod output;
 mod pack;
 mod prefill;
 mod scores;
+mod spans;
 mod tile;
 
-use super::backward::AttendBwd;
-use super::{composed, Attend, NAME};
+use super::backward::{AttendBwd, FIRST};
+use super::{Attend, NAME};
 use crate::cpu::element::Element;
 use crate::cpu::{alloc, with_float};
 use crate::op::{Args, OpResults};
 use call::Call;
-use candle_core::{CpuStorage, Storage};
+use candle_core::CpuStorage;
 use output::Output;
 
 pub fn forward(op: &Attend, args: Args<CpuStorage>) -> OpResults<CpuStorage> {
@@ -28,7 +31,11 @@ fn forward_of<T: Element>(op: &Attend, args: Args<CpuStorage>) -> OpResults<CpuS
     let y = unsafe {
         alloc::build(dims.iter().product(), |y: *mut T| {
             log_sums = alloc::build(sums.iter().product(), |log_sums: *mut f32| {
-                prefill::run(&call, Output::new(&call.geometry, y, log_sums));
+                let output = Output::new(&call.geometry, y, log_sums);
+                match decode::suits(&call) {
+                    true => decode::run(&call, output),
+                    false => prefill::run(&call, output),
+                }
             });
         })
     };
@@ -39,5 +46,5 @@ fn forward_of<T: Element>(op: &Attend, args: Args<CpuStorage>) -> OpResults<CpuS
 }
 
 pub fn backward(bwd: &AttendBwd, args: Args<CpuStorage>) -> OpResults<CpuStorage> {
-    composed::backward(bwd, args, Storage::Cpu)
+    with_float!(NAME, args[FIRST].0, T => backward::run::<T>(bwd, args))
 }

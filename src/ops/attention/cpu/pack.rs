@@ -25,40 +25,25 @@ unsafe fn strips<S: Simd, T: Element>(
     row: impl Fn(usize) -> *const T,
     out: *mut f32,
 ) {
-    // A square of LANES × LANES, widened row by row, and then written column by column.
-    let mut square = [[0f32; MAX_LANES]; MAX_LANES];
     for first in (0..rows).step_by(width) {
         for i0 in (0..width).step_by(S::LANES) {
             let height = S::LANES.min(width - i0);
             let here = rows.saturating_sub(first + i0).min(height);
             for col in (0..cols).step_by(S::LANES) {
                 let left = cols - col;
-                for (i, line) in square.iter_mut().enumerate().take(height) {
-                    // SAFETY: `left` elements of an existing row follow; the square has whole vectors.
-                    unsafe {
-                        let x = match i < here {
-                            true => T::load_upto(s, row(first + i0 + i).add(col), left),
-                            false => s.splat(0.0),
-                        };
-                        s.store_f32(line.as_mut_ptr(), x);
+                let mut square = [s.splat(0.0); MAX_LANES];
+                for (i, line) in square.iter_mut().enumerate().take(S::LANES) {
+                    if i < here {
+                        // SAFETY: `left` elements of an existing row follow.
+                        *line = unsafe { T::load_upto(s, row(first + i0 + i).add(col), left) };
                     }
                 }
-                for c in 0..S::LANES.min(left) {
+                let square = s.transpose(square);
+                for (c, column) in square.into_iter().enumerate().take(S::LANES.min(left)) {
                     // SAFETY: the strip has `width` elements for each column, of which i0.. + height ≤ width are these.
                     unsafe {
                         let to = out.add((first * cols) + (col + c) * width + i0);
-                        match height == S::LANES {
-                            true => {
-                                for i in 0..S::LANES {
-                                    *to.add(i) = square[i][c];
-                                }
-                            }
-                            false => {
-                                for (i, line) in square.iter().enumerate().take(height) {
-                                    *to.add(i) = line[c];
-                                }
-                            }
-                        }
+                        f32::store_upto(s, to, height, column);
                     }
                 }
             }

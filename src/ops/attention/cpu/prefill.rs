@@ -18,6 +18,7 @@ use super::call::{Call, Query};
 use super::output::Output;
 use super::pack;
 use super::scores::{self, Factors, NoSlopes};
+use super::spans::{seen, spans, zero, Span};
 use super::tile::{cols_of_tile, rows_of_tile, Tile, KEY_BLOCK, SCORE_ROW};
 use crate::cpu::element::Element;
 use crate::cpu::parallel;
@@ -28,8 +29,8 @@ use std::ops::Range;
 /// The most queries of a chunk: at a dim of 128 the chunk and a block of keys take half a megabyte, half of many L2 caches.
 const CHUNK: usize = 192;
 /// Multiples of every instruction set's rows and columns of a tile.
-const ROWS: usize = 12;
-const COLS: usize = 32;
+pub const ROWS: usize = 12;
+pub const COLS: usize = 32;
 /// How much of packed keys and values a thread keeps, in f32 elements: 4 MB.
 const KEPT: usize = 1 << 20;
 
@@ -129,9 +130,6 @@ struct Chunks<'a, T: Element> {
     tiles: Tiles,
 }
 
-/// The keys of a block that some query of a panel sees, in whole tiles.
-type Span = Range<usize>;
-
 /// Where the softmax of a row stands.
 #[derive(Clone, Copy)]
 struct State {
@@ -156,7 +154,7 @@ impl<T: Element> Kernel for Chunks<'_, T> {
             self.begin(s, &queries);
             for first in (0..segment.keys).step_by(KEY_BLOCK) {
                 let len = KEY_BLOCK.min(segment.keys - first);
-                let spans = self.spans::<S>(&queries, first, len);
+                let spans = spans::<S>(&queries, first, len);
                 if spans.iter().all(|span| span.is_empty()) {
                     continue;
                 }
@@ -208,25 +206,6 @@ impl<T: Element> Chunks<'_, T> {
                 s.store_f32(tiles.sums.add(i), s.splat(0.0));
             }
         }
-    }
-
-    /// What each panel of queries sees of the `len` keys from `first` on.
-    #[inline(always)]
-    fn spans<S: Simd>(&self, queries: &[Query], first: usize, len: usize) -> Vec<Span> {
-        let cols = cols_of_tile::<S>();
-        let panels = queries.chunks(rows_of_tile::<S>());
-        let span = |panel: &[Query]| {
-            let seen = panel.iter().filter(|query| query.start < query.end);
-            let start = seen.clone().map(|query| query.start).min().unwrap_or(0);
-            let end = seen.map(|query| query.end).max().unwrap_or(0);
-            let start = start.saturating_sub(first).min(len);
-            let end = end.saturating_sub(first).min(len);
-            match start < end {
-                true => start / cols * cols..end.next_multiple_of(cols),
-                false => 0..0,
-            }
-        };
-        panels.map(span).collect()
     }
 
     #[inline(always)]
@@ -303,11 +282,7 @@ impl<T: Element> Chunks<'_, T> {
                     unsafe { zero(scores, span.clone()) };
                     continue;
                 };
-                let start = query
-                    .start
-                    .saturating_sub(first)
-                    .clamp(span.start, span.end);
-                let end = query.end.saturating_sub(first).clamp(start, span.end);
+                let Range { start, end } = seen(query, first, span);
                 // SAFETY: as above; the keys start..end are visible, and so they exist.
                 unsafe {
                     zero(scores, span.start..start);
@@ -362,18 +337,6 @@ impl<T: Element> Chunks<'_, T> {
                     .write(s, self.call, query, sums, state.max, state.sum)
             }
         }
-    }
-}
-
-/// Zeros of a row.
-///
-/// # Safety
-/// The range of `row` is valid for writes.
-#[inline(always)]
-unsafe fn zero(row: *mut f32, range: Range<usize>) {
-    for i in range {
-        // SAFETY: by the contract.
-        unsafe { *row.add(i) = 0.0 };
     }
 }
 
