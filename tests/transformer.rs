@@ -368,6 +368,11 @@ fn wrong_sizes_are_refused() -> Result<()> {
     let mut cache = FixedKvCache::new(FixedKvConfig::new(1, 2, 6, 20), DType::F32, device)?;
     assert!(layer.forward_fixed(&x, &mut cache, &[17]).is_err());
     assert_eq!(cache.lengths(), [0]);
+    let config = FixedKvConfig::new(1, 2, 6, 20).with_window(4);
+    let mut windowed = FixedKvCache::new(config, DType::F32, device)?;
+    let one = x.narrow(1, 0, 1)?;
+    let refused = layer.forward_fixed(&one, &mut windowed, &[1]);
+    assert!(refused.is_err_and(|error| error.to_string().contains("window of Some(4)")));
     let projections = Projections::Packed(Linear::new(
         Tensor::zeros((36, 12), DType::F32, device)?,
         None,

@@ -211,8 +211,9 @@ impl Attention {
         self.attend(&q, &k, &v, config)
     }
 
-    /// As [`forward_with`](Self::forward_with), with a cache in which each sequence has a length of its own: of sequence i the
-    /// first `counts[i]` tokens count, and the result of the others means nothing.
+    /// Causal attention behind the tokens of a cache in which each sequence has a length of its own: of sequence i the first
+    /// `counts[i]` tokens count, and the result of the others means nothing. The cache's window is the layer's: `window_left`
+    /// tokens and the token itself.
     pub fn forward_fixed(
         &self,
         x: &Tensor,
@@ -220,6 +221,14 @@ impl Attention {
         counts: &[usize],
     ) -> Result<Tensor> {
         let tokens = x.dim(1)?;
+        let (got, window) = (
+            cache.config().window,
+            self.config.window_left.map(|left| left + 1),
+        );
+        let message = format_args!(
+            "got a cache with a window of {got:?}, expected {window:?} as the layer has"
+        );
+        check::ensure(got == window, "Attention::forward_fixed", message)?;
         let ids = cache.lengths().into_iter().flat_map(|len| {
             // Padding has no position of its own.
             (0..tokens).map(move |t| (len + t) as u32)
@@ -244,16 +253,37 @@ impl Attention {
         let [q, k, v] = self.heads(x, RopePositions::Ids(ids))?;
         let by_heads = |x: &Tensor| x.transpose(1, 2);
         cache.append_counts(&by_heads(&k)?, &by_heads(&v)?, counts)?;
-        let config = AttentionConfig {
-            // The cache's mask knows the lengths and the window, in whatever order the slots are.
-            mask: Some(cache.mask(tokens)?),
-            causal: false,
-            window_left: None,
-            window_right: None,
-            ..self.config.clone()
-        };
+        let config = self.config_for(cache, tokens, counts)?;
         let (keys, values) = (cache.keys()?, cache.values()?);
         self.attend(&q, &by_heads(&keys)?, &by_heads(&values)?, config)
+    }
+
+    /// What the tokens see of a cache behind which they have just been written.
+    fn config_for(
+        &self,
+        cache: &FixedKvCache,
+        tokens: usize,
+        counts: &[usize],
+    ) -> Result<AttentionConfig> {
+        let whole = counts.iter().all(|&count| count == tokens);
+        let causal = AttentionConfig {
+            causal: true,
+            mask: None,
+            ..self.config.clone()
+        };
+        Ok(match cache.config().window.is_none() && whole {
+            true => AttentionConfig {
+                key_lengths: Some(cache.key_lengths()?),
+                ..causal
+            },
+            // The cache's mask knows the lengths and the window, in whatever order the slots are.
+            false => AttentionConfig {
+                mask: Some(cache.mask(tokens)?),
+                causal: false,
+                window_left: None,
+                ..causal
+            },
+        })
     }
 
     /// Queries, keys and values `[batch, tokens, heads, head_dim]`.
