@@ -3,6 +3,7 @@
 
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{DType, Device, ModuleT, Result, Tensor, Var};
+use candle_fused::nn::kv_cache::{FixedKvCache, FixedKvConfig, KvCache};
 use candle_fused::nn::lora::{LoraConfig, LoraLinear};
 use candle_fused::ops::{conv2d, conv2d_with, Act, Conv2dParams, ConvAlgo};
 use candle_fused::ops::{lora_with, Adapter};
@@ -194,6 +195,40 @@ fn doras_norms_need_no_second_weight() -> Result<()> {
     let step = memory(step)?;
     assert!(step.largest < WEIGHT / 4, "{} bytes", step.largest);
     assert!(step.peak < WEIGHT / 2, "{} bytes", step.peak);
+    Ok(())
+}
+
+/// An append to a cache writes its token, and neither copies the past nor allocates anything of its size.
+#[test]
+fn an_append_to_a_cache_allocates_no_second_one() -> Result<()> {
+    let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
+    let tokens = |n: usize| Tensor::rand(-1f32, 1., (1, 8, n, 64), &Device::Cpu);
+    let (prompt, token) = (tokens(1000)?, tokens(1)?);
+    let mut growing = KvCache::new(2, 2048);
+    growing.append(&prompt, &prompt)?;
+    let config = FixedKvConfig::new(1, 8, 64, 2048);
+    let fixed = |config| -> Result<FixedKvCache> {
+        let mut cache = FixedKvCache::new(config, DType::F32, &Device::Cpu)?;
+        cache.append(&prompt, &prompt)?;
+        Ok(cache)
+    };
+    let (mut plain, mut int8, mut int4) = (
+        fixed(config)?,
+        fixed(config.with_int8(64))?,
+        fixed(config.with_int4(64))?,
+    );
+    let appends = memory(|| {
+        for _ in 0..100 {
+            growing.append(&token, &token)?;
+            plain.append(&token, &token)?;
+            int8.append(&token, &token)?;
+            int4.append(&token, &token)?;
+        }
+        Ok(())
+    })?;
+    let token = token.elem_count() * 4;
+    assert!(appends.largest <= 4 * token, "{} bytes", appends.largest);
+    assert!(appends.peak <= 16 * token, "{} bytes", appends.peak);
     Ok(())
 }
 

@@ -75,7 +75,8 @@ impl Layer {
             split(v)?,
         );
         if let Some(cache) = cache {
-            (k, v) = cache.append(&k, &v)?;
+            // A cache passes no gradient on, and says so where one would be lost.
+            (k, v) = cache.append(&k.detach(), &v.detach())?;
         }
         let scores = q.matmul(&k.t()?)?;
         let weights = ops::masked_softmax(&scores, (width as f32).powf(-0.5), Mask::Causal)?;

@@ -100,6 +100,7 @@ sources! {
     GLU = "glu",
     GROUP_NORM = "group_norm" + ROWS,
     KL_DIV = "kl_div" + ROWS,
+    KV_APPEND = "kv_append",
     LINEAR = "linear" + TILES,
     LORA_GATHER = "lora_gather",
     MATMUL_ACT = "matmul_act" + TILES,

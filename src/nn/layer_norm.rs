@@ -42,6 +42,15 @@ impl LayerNorm {
         }
     }
 
+    /// The same norm outside any graph: its weight and bias get no gradient.
+    pub fn detached(&self) -> Self {
+        Self {
+            weight: self.weight.detach(),
+            bias: self.bias.as_ref().map(Tensor::detach),
+            ..*self
+        }
+    }
+
     pub fn weight(&self) -> &Tensor {
         &self.weight
     }

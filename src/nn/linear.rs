@@ -51,6 +51,15 @@ impl Linear {
         act.with(|act| Self { act, ..self })
     }
 
+    /// The same layer outside any graph: its weight and bias get no gradient.
+    pub fn detached(&self) -> Self {
+        Self {
+            weight: self.weight.detach(),
+            bias: self.bias.as_ref().map(Tensor::detach),
+            act: self.act,
+        }
+    }
+
     /// The activation; `Act::Identity` if there is none.
     pub fn act(&self) -> Act {
         self.act

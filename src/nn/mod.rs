@@ -40,16 +40,26 @@ macro_rules! weight_and_bias {
 }
 
 pub mod activation;
+pub mod attention;
 pub mod conv;
+pub mod cpu_flash_attention;
 pub mod embedding;
 pub mod group_norm;
+pub mod kv_cache;
 pub mod layer_norm;
 pub mod linear;
 pub mod lora;
 pub mod loss;
+pub mod moe;
 pub mod ops;
 pub mod quantized;
 pub mod rotary_emb;
+pub mod transformer;
+
+/// [`attention::varlen`] under its older name.
+pub mod varlen_attention {
+    pub use super::attention::varlen::*;
+}
 
 pub use activation::{Activation, IntoAct};
 pub use candle_nn::*;
@@ -65,3 +75,4 @@ pub use ops::Dropout;
 pub use quantized::{
     bit_linear, bit_linear_no_bias, BitLinear, BitLinearConfig, PackedBitLinear, QuantLinear,
 };
+pub use transformer::{Attention, Mlp, SwiGlu, TransformerBlock};

@@ -1,6 +1,6 @@
 //! [`candle_nn::ops`] on fused kernels that are differentiable.
 
-use crate::ops;
+use crate::ops::{self, AttentionConfig};
 use candle_core::shape::Dim;
 use candle_core::{ModuleT, Result, Tensor};
 use std::collections::hash_map::RandomState;
@@ -39,6 +39,38 @@ pub fn rms_norm(xs: &Tensor, alpha: &Tensor, eps: f32) -> Result<Tensor> {
 /// Layer norm over the last dim.
 pub fn layer_norm(xs: &Tensor, alpha: &Tensor, beta: &Tensor, eps: f32) -> Result<Tensor> {
     ops::layer_norm(xs, Some(alpha), Some(beta), eps)
+}
+
+/// Attention of q `[batch, heads, queries, dim]` to k and v `[batch, kv heads, keys, dim]`: [`ops::attention()`] with stock's
+/// arguments, on every device, for any head dim, and with gradients to q, k, v and the mask.
+///
+/// The last causal query is at the last key. A `softcapping` of 1 is none.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_fused::nn::ops::sdpa;
+/// let q = Tensor::randn(0f32, 1., (1, 4, 3, 48), &Device::Cpu)?;
+/// let kv = Tensor::randn(0f32, 1., (1, 2, 7, 48), &Device::Cpu)?;
+/// assert_eq!(sdpa(&q, &kv, &kv, None, true, 0.14, 1.0)?.dims(), [1, 4, 3, 48]);
+/// # candle_core::Result::Ok(())
+/// ```
+pub fn sdpa(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    mask: Option<&Tensor>,
+    do_causal: bool,
+    scale: f32,
+    softcapping: f32,
+) -> Result<Tensor> {
+    let config = AttentionConfig {
+        scale: Some(scale),
+        causal: do_causal,
+        mask: mask.map(|mask| mask.to_dtype(q.dtype())).transpose()?,
+        softcap: Some(softcapping).filter(|&cap| cap != 1.0),
+        ..Default::default()
+    };
+    ops::attention(q, k, v, &config)
 }
 
 /// Dropout with a fresh mask at each call. [`ops::dropout()`] takes an explicit seed.

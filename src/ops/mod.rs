@@ -17,6 +17,7 @@ pub(crate) mod embedding;
 pub(crate) mod glu;
 pub(crate) mod group_norm;
 pub(crate) mod kl_div;
+pub(crate) mod kv_append;
 mod limits;
 pub(crate) mod linear;
 pub(crate) mod linear_cross_entropy;

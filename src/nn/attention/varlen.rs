@@ -1,0 +1,137 @@
+//! [`candle_nn::attention::varlen`], on every device.
+
+use super::cpu_flash::{table, with_the_same_heads};
+use crate::check::{self, ensure};
+use crate::ops::{attention, AttentionConfig, AttentionLayout, PackedSequences};
+use candle_core::{DType, Result, Tensor};
+
+/// Attention of sequences one behind the other, without padding: q `[queries, heads, dim]`, k and v `[keys, kv heads, dim]`, and
+/// their lengths, `[sequences]` in u32. The last query of a sequence is at its last key.
+///
+/// `alibi_slopes` `[heads]` in f32 times minus the distance between query and key is added to the scores; they get a
+/// gradient too. A left window without a right one hides what comes behind the query.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_fused::nn::attention::flash_attn_varlen_unfused;
+/// let x = Tensor::randn(0f32, 1., (5, 2, 4), &Device::Cpu)?;
+/// let lengths = Tensor::new(&[3u32, 2], &Device::Cpu)?;
+/// let y = flash_attn_varlen_unfused(&x, &x, &x, None, &lengths, &lengths, 3, 3, 0.5, true, None, None)?;
+/// assert_eq!(y.dims(), [5, 2, 4]);
+/// # candle_core::Result::Ok(())
+/// ```
+#[allow(clippy::too_many_arguments, reason = "stock's signature")]
+pub fn flash_attn_varlen_unfused(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    alibi_slopes: Option<&Tensor>,
+    seqlens_q: &Tensor,
+    seqlens_k: &Tensor,
+    _max_seqlen_q: usize,
+    _max_seqlen_k: usize,
+    softmax_scale: f32,
+    causal: bool,
+    window_size_left: Option<usize>,
+    window_size_right: Option<usize>,
+) -> Result<Tensor> {
+    packed(
+        "flash_attn_varlen_unfused",
+        [q, k, v],
+        alibi_slopes,
+        [seqlens_q, seqlens_k],
+        softmax_scale,
+        causal,
+        [window_size_left, window_size_right],
+    )
+}
+
+pub(super) fn packed(
+    name: &'static str,
+    [q, k, v]: [&Tensor; 3],
+    alibi_slopes: Option<&Tensor>,
+    [seqlens_q, seqlens_k]: [&Tensor; 2],
+    scale: f32,
+    causal: bool,
+    [left, right]: [Option<usize>; 2],
+) -> Result<Tensor> {
+    let (total_q, heads, _) = q.dims3()?;
+    let message = "got a right window without a left one, expected both or the left one";
+    ensure(left.is_some() || right.is_none(), name, message)?;
+    let ends_q = cumulative(name, "seqlens_q", seqlens_q, total_q)?;
+    let ends_k = cumulative(name, "seqlens_k", seqlens_k, k.dim(0)?)?;
+    let (of_q, of_k) = (ends_q.len() - 1, ends_k.len() - 1);
+    let message = format_args!("got {of_k} lengths of keys, expected {of_q} as of queries");
+    ensure(of_q == of_k, name, message)?;
+    for i in 0..of_q {
+        let (queries, keys) = (ends_q[i + 1] - ends_q[i], ends_k[i + 1] - ends_k[i]);
+        let message = format_args!(
+            "got {queries} causal queries and {keys} keys in sequence {i}, expected no fewer keys"
+        );
+        ensure(!causal || keys >= queries, name, message)?;
+    }
+    let (k, v) = with_the_same_heads(name, k, v, heads)?;
+    let mut config = AttentionConfig {
+        scale: Some(scale),
+        causal: causal || (left.is_some() && right.is_none()),
+        window_left: left,
+        window_right: right,
+        ..Default::default()
+    };
+    let Some(slopes) = alibi_slopes else {
+        config.packed = Some(PackedSequences::new(&ends_q, &ends_k)?);
+        return attention(q, &k, &v, &config);
+    };
+    let (got, device) = (slopes.dims(), q.device());
+    let message =
+        format_args!("got alibi_slopes of shape {got:?}, expected [{heads}] for the heads");
+    ensure(got == [heads], name, message)?;
+    config.layout = AttentionLayout::Bshd;
+    // A mask of its own for each sequence.
+    let mut outputs = Vec::with_capacity(of_q);
+    for (q_ends, k_ends) in ends_q.windows(2).zip(ends_k.windows(2)) {
+        let part = |x: &Tensor, ends: &[u32]| {
+            x.narrow(0, ends[0] as usize, (ends[1] - ends[0]) as usize)?
+                .unsqueeze(0)
+        };
+        let (q, k, v) = (part(q, q_ends)?, part(&k, k_ends)?, part(&v, k_ends)?);
+        let (queries, keys) = (q.dim(1)?, k.dim(1)?);
+        if queries == 0 || keys == 0 {
+            let shape = (queries, heads, v.dim(3)?);
+            outputs.push(Tensor::zeros(shape, q.dtype(), device)?);
+            continue;
+        }
+        let offset = keys as i64 - queries as i64;
+        let distance = |i: usize, j: usize| match i as i64 + offset - j as i64 {
+            distance if causal => -(distance.max(0) as f32),
+            distance => -(distance.abs() as f32),
+        };
+        let distances = table(queries, keys, device, distance)?;
+        let slopes = slopes.to_dtype(DType::F32)?.reshape((1, heads, 1, 1))?;
+        let bias = slopes.broadcast_mul(&distances)?;
+        config.mask = Some(bias.to_dtype(q.dtype())?);
+        outputs.push(attention(&q, &k, &v, &config)?.squeeze(0)?);
+    }
+    match outputs.is_empty() {
+        true => Tensor::zeros((0, heads, v.dim(2)?), q.dtype(), device),
+        false => Tensor::cat(&outputs, 0),
+    }
+}
+
+/// 0 and the ends of sequences of these lengths, which make up all of `total`.
+fn cumulative(name: &str, what: &str, lengths: &Tensor, total: usize) -> Result<Vec<u32>> {
+    let (dtype, dims) = (lengths.dtype(), lengths.dims());
+    let message =
+        format_args!("got {what} of dtype {dtype:?} and shape {dims:?}, expected u32 and one dim");
+    ensure(dtype == DType::U32 && dims.len() == 1, name, message)?;
+    let lengths = lengths.to_vec1::<u32>()?;
+    let mut ends = vec![0u32];
+    for length in lengths {
+        let end = ends[ends.len() - 1].checked_add(length);
+        ends.push(end.ok_or_else(|| check::error(name, "got more than 2^32-1 tokens"))?);
+    }
+    let sum = ends[ends.len() - 1] as usize;
+    let message = format_args!("got {what} with a sum of {sum}, expected the {total} tokens");
+    ensure(sum == total, name, message)?;
+    Ok(ends)
+}

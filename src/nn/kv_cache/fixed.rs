@@ -1,0 +1,417 @@
+//! A cache of fixed capacity, for serving.
+
+use super::same_tokens;
+use super::store::{KvCodes, Store};
+use crate::check::{self, ensure};
+use crate::ops::kv_append::Place;
+use crate::quant::{Levels, ScaleScope, Scheme};
+use candle_core::{DType, Device, Result, Tensor};
+
+/// What a [`FixedKvCache`] holds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FixedKvConfig {
+    /// Sequences.
+    pub batch: usize,
+    /// Heads of keys and values.
+    pub heads: usize,
+    pub key_dim: usize,
+    pub value_dim: usize,
+    /// Slots of each sequence.
+    pub capacity: usize,
+    /// How many tokens a token sees, itself included. Older ones give their slots up. `None`: all of them, and nothing is
+    /// ever given up.
+    pub window: Option<usize>,
+    /// How keys and values are quantised, if they are.
+    pub scheme: Option<Scheme>,
+}
+
+impl FixedKvConfig {
+    pub fn new(batch: usize, heads: usize, head_dim: usize, capacity: usize) -> Self {
+        FixedKvConfig {
+            batch,
+            heads,
+            key_dim: head_dim,
+            value_dim: head_dim,
+            capacity,
+            window: None,
+            scheme: None,
+        }
+    }
+
+    /// Values of another head dim than the keys'.
+    pub fn with_value_dim(self, value_dim: usize) -> Self {
+        FixedKvConfig { value_dim, ..self }
+    }
+
+    /// A sliding window. It needs `window + n − 1` slots for appends of n tokens.
+    pub fn with_window(self, window: usize) -> Self {
+        FixedKvConfig {
+            window: Some(window),
+            ..self
+        }
+    }
+
+    /// Keys and values as bytes, with a scale for each group of numbers: 3.8 times smaller than f32 with groups of 64.
+    pub fn with_int8(self, group: usize) -> Self {
+        self.with_scheme(Scheme {
+            eps: 1e-30,
+            ..Scheme::new(Levels::Int8, ScaleScope::Group(group))
+        })
+    }
+
+    /// Keys and values in 4 bits, with a scale and an offset for each group of numbers.
+    pub fn with_int4(self, group: usize) -> Self {
+        self.with_scheme(Scheme::mlx(4, group))
+    }
+
+    /// Keys and values by any scheme with scales for rows or groups.
+    pub fn with_scheme(self, scheme: Scheme) -> Self {
+        FixedKvConfig {
+            scheme: Some(scheme),
+            ..self
+        }
+    }
+}
+
+/// Keys and values in memory that is allocated once, `[batch, heads, capacity, head_dim]`, for the sequences of a batch, each
+/// with a length of its own. A layer has one.
+///
+/// An append writes the new tokens and nothing else. One that there are no slots for is an error, and changes nothing: without a
+/// window, one behind the capacity; with a window, one that would take the slots of tokens that the new ones still see.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_fused::nn::kv_cache::{FixedKvCache, FixedKvConfig};
+///
+/// let config = FixedKvConfig::new(2, 4, 64, 8).with_int8(32);
+/// let mut cache = FixedKvCache::new(config, DType::F32, &Device::Cpu)?;
+/// let prompts = Tensor::randn(0f32, 1., (2, 4, 5, 64), &Device::Cpu)?;
+/// cache.append_counts(&prompts, &prompts, &[5, 3])?;
+/// let token = Tensor::randn(0f32, 1., (2, 4, 1, 64), &Device::Cpu)?;
+/// cache.append(&token, &token)?;
+/// assert_eq!(cache.lengths(), [6, 4]);
+/// assert_eq!(cache.keys()?.dims(), [2, 4, 6, 64]);
+/// assert_eq!(cache.mask(1)?.dims(), [2, 1, 1, 6]);
+/// let chunk = Tensor::randn(0f32, 1., (2, 4, 3, 64), &Device::Cpu)?;
+/// assert!(cache.append(&chunk, &chunk).is_err());
+/// # candle_core::Result::Ok(())
+/// ```
+///
+/// # Forks
+///
+/// A clone, or [`fork`](Self::fork), shares the memory until one of both is written to, which then copies all of it: beams that
+/// go apart pay for a copy each. [`select`](Self::select) copies at once, sequence by sequence.
+#[derive(Clone, Debug)]
+pub struct FixedKvCache {
+    config: FixedKvConfig,
+    keys: Store,
+    values: Store,
+    sequences: Vec<Sequence>,
+    dtype: DType,
+    device: Device,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Sequence {
+    /// Tokens so far, those included that have given their slots up.
+    len: usize,
+    /// The largest length there was: slots of earlier tokens have been used again.
+    written: usize,
+    /// The tokens of the last append.
+    last: usize,
+}
+
+impl FixedKvCache {
+    /// Allocates the memory. What is read and appended has this dtype.
+    pub fn new(config: FixedKvConfig, dtype: DType, device: &Device) -> Result<Self> {
+        let name = "FixedKvCache::new";
+        let FixedKvConfig {
+            batch,
+            heads,
+            capacity,
+            ..
+        } = config;
+        if let Some(window) = config.window {
+            ensure(
+                window > 0 && window <= capacity,
+                name,
+                format_args!("got a window of {window}, expected 1 to the {capacity} slots"),
+            )?;
+        }
+        ensure(
+            matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
+                || (dtype == DType::F64 && config.scheme.is_none()),
+            name,
+            format_args!("got dtype {dtype:?}, expected f32, f16 or bf16; f64 without a scheme"),
+        )?;
+        let store = |dim| {
+            Store::new(
+                name,
+                [batch, heads, capacity, dim],
+                config.scheme,
+                dtype,
+                device,
+            )
+        };
+        Ok(FixedKvCache {
+            keys: store(config.key_dim)?,
+            values: store(config.value_dim)?,
+            sequences: vec![Sequence::default(); batch],
+            config,
+            dtype,
+            device: device.clone(),
+        })
+    }
+
+    pub fn config(&self) -> &FixedKvConfig {
+        &self.config
+    }
+
+    /// Bytes of memory.
+    pub fn bytes(&self) -> usize {
+        self.keys.bytes() + self.values.bytes()
+    }
+
+    /// The tokens of each sequence so far, those included that a window has passed: the position of its next token.
+    pub fn lengths(&self) -> Vec<usize> {
+        self.sequences.iter().map(|sequence| sequence.len).collect()
+    }
+
+    /// The slots of each sequence that hold a token, as a u32 tensor `[batch]` on the cache's device.
+    pub fn key_lengths(&self) -> Result<Tensor> {
+        let lengths = self.sequences.iter();
+        let lengths: Vec<u32> = lengths
+            .map(|sequence| sequence.len.min(self.config.capacity) as u32)
+            .collect();
+        Tensor::from_vec(lengths, self.config.batch, &self.device)
+    }
+
+    /// Writes the tokens of k and v, `[batch, heads, tokens, head_dim]`, behind those of each sequence.
+    pub fn append(&mut self, k: &Tensor, v: &Tensor) -> Result<()> {
+        let name = "FixedKvCache::append";
+        let counts = vec![k.dim(2)?; self.config.batch];
+        self.append_for(name, k, v, &counts)
+    }
+
+    /// As [`append`](Self::append), but of sequence i only the first `counts[i]` tokens: for prompts of several lengths, padded at
+    /// the end, and for sequences that pause.
+    pub fn append_counts(&mut self, k: &Tensor, v: &Tensor, counts: &[usize]) -> Result<()> {
+        self.append_for("FixedKvCache::append_counts", k, v, counts)
+    }
+
+    fn append_for(
+        &mut self,
+        name: &'static str,
+        k: &Tensor,
+        v: &Tensor,
+        counts: &[usize],
+    ) -> Result<()> {
+        same_tokens(name, k, v, 2)?;
+        let FixedKvConfig { batch, heads, .. } = self.config;
+        let tokens = k.dim(2)?;
+        for (what, x, dim) in [
+            ("k", k, self.config.key_dim),
+            ("v", v, self.config.value_dim),
+        ] {
+            check::has_shape(name, what, x.layout(), &[batch, heads, tokens, dim])?;
+            ensure(
+                x.dtype() == self.dtype && x.device().same_device(&self.device),
+                name,
+                format_args!(
+                    "got {what} of dtype {:?} on {:?}, expected {:?} on the cache's device",
+                    x.dtype(),
+                    x.device().location(),
+                    self.dtype
+                ),
+            )?;
+            let message = format_args!("got {what} that tracks gradients, which the cache would lose; expected a detached one");
+            ensure(!x.track_op(), name, message)?;
+        }
+        let given = counts.len();
+        ensure(
+            given == batch && counts.iter().all(|&count| count <= tokens),
+            name,
+            format_args!("got counts {counts:?}, expected {batch} of up to {tokens} tokens"),
+        )?;
+        for (i, &count) in counts.iter().enumerate() {
+            self.check_room(name, i, count)?;
+        }
+        let place = |(sequence, &count): (&Sequence, &usize)| Place {
+            start: match count {
+                0 => 0,
+                _ => sequence.len % self.config.capacity,
+            },
+            count,
+        };
+        let places: Vec<Place> = self.sequences.iter().zip(counts).map(place).collect();
+        let same = places.windows(2).all(|pair| pair[0] == pair[1]);
+        let places = &places[..if same {
+            places.len().min(1)
+        } else {
+            places.len()
+        }];
+        if !places.is_empty() {
+            self.keys.write(name, k, places)?;
+            self.values.write(name, v, places)?;
+        }
+        for (sequence, &count) in self.sequences.iter_mut().zip(counts) {
+            sequence.len += count;
+            sequence.written = sequence.written.max(sequence.len);
+            sequence.last = count;
+        }
+        Ok(())
+    }
+
+    /// The first of `count` new tokens still sees all that it should once the last is written.
+    fn check_room(&self, name: &str, i: usize, count: usize) -> Result<()> {
+        let (len, capacity) = (self.sequences[i].len, self.config.capacity);
+        let fits = match self.config.window {
+            None => len + count <= capacity,
+            // The first sees min(window, len + 1) tokens; count − 1 come behind it.
+            Some(window) => count == 0 || window.min(len + 1) + count - 1 <= capacity,
+        };
+        let message = format_args!(
+            "got {count} tokens behind {len} of sequence {i}, expected what {capacity} slots hold{}",
+            match self.config.window {
+                None => String::new(),
+                Some(window) => format!(" beside the {window} that the first of them sees"),
+            }
+        );
+        ensure(fits, name, message)
+    }
+
+    /// The slots in use, as far as the longest sequence has them.
+    fn slots(&self) -> usize {
+        let longest = self.sequences.iter().map(|sequence| sequence.len).max();
+        longest.unwrap_or(0).min(self.config.capacity)
+    }
+
+    /// The keys `[batch, heads, slots, key_dim]`: a view, or a dequantised copy of codes. `slots` is the longest sequence's; what
+    /// shorter ones have behind their last token means nothing, see [`key_lengths`](Self::key_lengths) and [`mask`](Self::mask).
+    pub fn keys(&self) -> Result<Tensor> {
+        self.keys.read(self.slots())
+    }
+
+    /// The values `[batch, heads, slots, value_dim]`, as [`keys`](Self::keys).
+    pub fn values(&self) -> Result<Tensor> {
+        self.values.read(self.slots())
+    }
+
+    /// The keys' codes, if they are quantised.
+    pub fn key_codes(&self) -> Option<KvCodes> {
+        self.keys.codes()
+    }
+
+    /// The values' codes, if they are quantised.
+    pub fn value_codes(&self) -> Option<KvCodes> {
+        self.values.codes()
+    }
+
+    /// The position of the token in each slot in use of a sequence; `None` for a slot without one.
+    fn positions(&self, i: usize) -> impl Iterator<Item = Option<usize>> + '_ {
+        let (len, capacity) = (self.sequences[i].len, self.config.capacity);
+        (0..self.slots()).map(move |slot| {
+            let before = len.checked_sub(slot + 1)?;
+            Some(before / capacity * capacity + slot)
+        })
+    }
+
+    /// What the last `queries` tokens of each sequence see: 0, or −∞ for later tokens, for those before the window and for slots
+    /// without one. `[batch, 1, queries, slots]`, to be added to scores.
+    ///
+    /// For [`append_counts`](Self::append_counts), `queries` is the number of tokens with the padding; a row that stands for
+    /// padding sees what the last token sees.
+    pub fn mask(&self, queries: usize) -> Result<Tensor> {
+        let (batch, slots) = (self.config.batch, self.slots());
+        let mut mask = Vec::with_capacity(batch * queries * slots);
+        for (i, sequence) in self.sequences.iter().enumerate() {
+            let positions: Vec<_> = self.positions(i).collect();
+            let first = sequence.len - sequence.last.min(queries);
+            for query in first..first + queries {
+                let query = query.min(sequence.len.saturating_sub(1));
+                let sees = |key: usize| {
+                    let near = self.config.window.is_none_or(|window| query < key + window);
+                    key <= query && near
+                };
+                let value = |key: &Option<usize>| match key.is_some_and(sees) {
+                    true => 0f32,
+                    false => f32::NEG_INFINITY,
+                };
+                mask.extend(positions.iter().map(value));
+            }
+        }
+        Tensor::from_vec(mask, (batch, 1, queries, slots), &self.device)?.to_dtype(self.dtype)
+    }
+
+    /// Forgets all tokens, and keeps the memory.
+    pub fn reset(&mut self) {
+        self.sequences.fill(Sequence::default());
+    }
+
+    /// Forgets the tokens of one sequence.
+    pub fn reset_sequence(&mut self, i: usize) -> Result<()> {
+        self.sequence("FixedKvCache::reset_sequence", i)?;
+        self.sequences[i] = Sequence::default();
+        Ok(())
+    }
+
+    fn sequence(&self, name: &str, i: usize) -> Result<Sequence> {
+        let batch = self.config.batch;
+        let message = || {
+            check::error(
+                name,
+                format_args!("got sequence {i}, expected one of {batch}"),
+            )
+        };
+        self.sequences.get(i).copied().ok_or_else(message)
+    }
+
+    /// Forgets the tokens of a sequence behind the first `len`: those that a draft model guessed wrong, say. With a window, no more
+    /// than there are slots beside it, for older tokens are gone.
+    pub fn truncate(&mut self, i: usize, len: usize) -> Result<()> {
+        let name = "FixedKvCache::truncate";
+        let sequence = self.sequence(name, i)?;
+        super::growing::check_truncate(name, len, sequence.len)?;
+        let capacity = self.config.capacity;
+        if let (Some(window), true) = (self.config.window, sequence.written > capacity) {
+            let (cut, spare) = (sequence.written - len, capacity - window);
+            ensure(
+                cut <= spare,
+                name,
+                format_args!("got a length {cut} below the longest there was, expected up to {spare}: older tokens are gone"),
+            )?;
+        }
+        self.sequences[i] = Sequence {
+            len,
+            last: 0,
+            ..sequence
+        };
+        Ok(())
+    }
+
+    /// A cache with the same tokens, which shares the memory until one of both is written to.
+    pub fn fork(&self) -> Self {
+        self.clone()
+    }
+
+    /// A cache whose sequence i is a copy of sequence `sequences[i]` of this one: beams that go on, in another order or several
+    /// times.
+    pub fn select(&self, sequences: &[usize]) -> Result<Self> {
+        let name = "FixedKvCache::select";
+        let picked = sequences.iter().map(|&i| self.sequence(name, i));
+        let picked = picked.collect::<Result<Vec<_>>>()?;
+        let indices: Vec<u32> = sequences.iter().map(|&i| i as u32).collect();
+        let indices = Tensor::from_vec(indices, sequences.len(), &self.device)?;
+        Ok(FixedKvCache {
+            config: FixedKvConfig {
+                batch: sequences.len(),
+                ..self.config
+            },
+            keys: self.keys.select(&indices)?,
+            values: self.values.select(&indices)?,
+            sequences: picked,
+            dtype: self.dtype,
+            device: self.device.clone(),
+        })
+    }
+}

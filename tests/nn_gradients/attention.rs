@@ -1,0 +1,202 @@
+//! `candle_nn::attention`, `cpu_flash_attention`, `ops::sdpa` and `rotary_emb`.
+
+use super::cases;
+use super::ops::softmax;
+use candle_core::{Device, Result, Tensor, D};
+
+/// `[heads, queries, keys]` of what each head adds to its scores.
+type Bias<'a> = Option<&'a Tensor>;
+
+/// softmax(cap(scale·q·kᵀ) + bias)·v of `[.., heads, tokens, dim]`, with as many heads of all.
+fn composed(q: &Tensor, k: &Tensor, v: &Tensor, cap: Option<f64>, bias: Bias) -> Result<Tensor> {
+    let repeated = |x: &Tensor| {
+        let (b, h, s, d) = x.dims4()?;
+        let times = q.dim(1)? / h;
+        x.unsqueeze(2)?
+            .broadcast_as((b, h, times, s, d))?
+            .reshape((b, h * times, s, d))
+    };
+    let (k, v) = (repeated(k)?, repeated(v)?);
+    let mut scores = (q.contiguous()?.matmul(&k.t()?.contiguous()?)? * 0.5)?;
+    if let Some(cap) = cap {
+        scores = ((scores / cap)?.tanh()? * cap)?;
+    }
+    if let Some(bias) = bias {
+        scores = scores.broadcast_add(bias)?;
+    }
+    softmax(&scores)?.matmul(&v.contiguous()?)
+}
+
+/// 0 where key j is seen by query i, −∞ elsewhere.
+fn hide(
+    queries: usize,
+    keys: usize,
+    device: &Device,
+    sees: impl Fn(i64, i64) -> bool,
+) -> Result<Tensor> {
+    let sees = &sees;
+    let value = |i: usize, j: usize| match sees(i as i64, j as i64) {
+        true => 0f32,
+        false => f32::NEG_INFINITY,
+    };
+    let values = (0..queries).flat_map(|i| (0..keys).map(move |j| value(i, j)));
+    Tensor::from_vec(values.collect::<Vec<_>>(), (queries, keys), device)
+}
+
+fn by_heads(x: &Tensor) -> Result<Tensor> {
+    x.transpose(1, 2)
+}
+
+/// Stock's arguments `[batch, tokens, heads, dim]`.
+fn flash(t: &[Tensor], cap: Option<f64>, bias: Bias) -> Result<Tensor> {
+    composed(
+        &by_heads(&t[0])?,
+        &by_heads(&t[1])?,
+        &by_heads(&t[2])?,
+        cap,
+        bias,
+    )
+}
+
+fn lengths(x: &Tensor, lengths: [u32; 2]) -> Result<Tensor> {
+    Tensor::new(&lengths, x.device())
+}
+
+/// Sequences of 2 queries and 3 keys, and of 3 and 3, each by itself.
+fn packed(t: &[Tensor], slopes: Option<&Tensor>, sees: fn(i64, i64) -> bool) -> Result<Tensor> {
+    let mut outputs = vec![];
+    for (q, k) in [((0, 2), (0, 3)), ((2, 3), (3, 3))] {
+        let part =
+            |x: &Tensor, at: (usize, usize)| x.narrow(0, at.0, at.1)?.transpose(0, 1)?.unsqueeze(0);
+        let offset = k.1 as i64 - q.1 as i64;
+        let device = t[0].device();
+        let mut bias = hide(q.1, k.1, device, |i, j| sees(i + offset, j))?;
+        if let Some(slopes) = slopes {
+            let distance =
+                |i: usize| (0..k.1).map(move |j| -((i as i64 + offset - j as i64).abs() as f32));
+            let distances: Vec<f32> = (0..q.1).flat_map(distance).collect();
+            let distances = Tensor::from_vec(distances, (q.1, k.1), device)?;
+            let slopes = slopes.reshape(((), 1, 1))?;
+            bias = slopes.broadcast_mul(&distances)?.broadcast_add(&bias)?;
+        }
+        let y = composed(
+            &part(&t[0], q)?,
+            &part(&t[1], k)?,
+            &part(&t[2], k)?,
+            None,
+            Some(&bias),
+        )?;
+        outputs.push(y.squeeze(0)?.transpose(0, 1)?);
+    }
+    Tensor::cat(&outputs, 0)
+}
+
+fn angles(x: &Tensor, rows: usize, cols: usize) -> Result<(Tensor, Tensor)> {
+    let angle = |i: usize| (i as f32 * 0.4).sin();
+    let angles: Vec<f32> = (0..rows * cols).map(angle).collect();
+    let angles = Tensor::from_vec(angles, (rows, cols), x.device())?;
+    Ok((angles.cos()?, angles.sin()?))
+}
+
+/// Halves of the last dim of `[batch, heads, tokens, dim]`.
+fn rope(x: &Tensor) -> Result<Tensor> {
+    let (cos, sin) = angles(x, x.dim(2)?, x.dim(3)? / 2)?;
+    let halves = x.chunk(2, D::Minus1)?;
+    let a = (halves[0].broadcast_mul(&cos)? - halves[1].broadcast_mul(&sin)?)?;
+    let b = (halves[0].broadcast_mul(&sin)? + halves[1].broadcast_mul(&cos)?)?;
+    Tensor::cat(&[a, b], D::Minus1)
+}
+
+/// Neighbours of the last dim.
+fn rope_i(x: &Tensor) -> Result<Tensor> {
+    let (b, h, n, d) = x.dims4()?;
+    let (cos, sin) = angles(x, n, d / 2)?;
+    let pairs = x.reshape((b, h, n, d / 2, 2))?;
+    let part = |i: usize| pairs.narrow(4, i, 1)?.squeeze(4);
+    let (x0, x1) = (part(0)?, part(1)?);
+    let a = (x0.broadcast_mul(&cos)? - x1.broadcast_mul(&sin)?)?;
+    let b2 = (x0.broadcast_mul(&sin)? + x1.broadcast_mul(&cos)?)?;
+    Tensor::stack(&[a, b2], 4)?.reshape((b, h, n, d))
+}
+
+cases! {
+    "ops::sdpa" => [[1, 2, 3, 32], [1, 1, 4, 32], [1, 1, 4, 32], [1, 1, 3, 4]]
+        |t| nn::ops::sdpa(&t[0], &t[1], &t[2], Some(&t[3]), false, 0.5, 1.0),
+        |t| composed(&t[0], &t[1], &t[2], None, Some(&t[3]));
+    "ops::sdpa" => [[1, 2, 3, 4], [1, 1, 4, 4], [1, 1, 4, 4]]
+        |t| nn::ops::sdpa(&t[0], &t[1], &t[2], None, true, 0.5, 2.0),
+        |t| composed(&t[0], &t[1], &t[2], Some(2.0), Some(&hide(3, 4, t[0].device(), |i, j| j <= i + 1)?));
+
+    "attention::cpu_flash::flash_attn" => [[1, 3, 2, 4], [1, 5, 1, 4], [1, 5, 1, 4]]
+        |t| nn::attention::flash_attn::<f32>(&t[0], &t[1], &t[2], 0.5, nn::attention::AttnMask::None, None, None),
+        |t| flash(t, None, None);
+    "attention::cpu_flash::flash_attn" => [[2, 3, 2, 4], [2, 3, 1, 4], [2, 3, 1, 4]]
+        |t| nn::attention::flash_attn::<f32>(
+            &t[0], &t[1], &t[2], 0.5, nn::attention::AttnMask::causal(), Some(2.0), None,
+        ),
+        |t| {
+            let device = t[0].device();
+            let slopes = Tensor::new(&[0.5f32, 0.25], device)?.reshape((2, 1, 1))?;
+            let distances = Tensor::new(&[[0f32, 0., 0.], [-1., 0., 0.], [-2., -1., 0.]], device)?;
+            let bias = slopes.broadcast_mul(&distances)?.broadcast_add(&hide(3, 3, device, |i, j| j <= i)?)?;
+            flash(t, None, Some(&bias))
+        };
+    "attention::cpu_flash::flash_attn" => [[1, 3, 2, 4], [1, 5, 2, 4], [1, 5, 2, 4], [3, 5]]
+        |t| nn::attention::flash_attn::<f32>(
+            &t[0], &t[1], &t[2], 0.5, nn::attention::AttnMask::Mask(t[3].clone()), Some(2.0), Some(3.0),
+        ),
+        |t| {
+            let slopes = Tensor::new(&[0.5f32, 0.25], t[0].device())?.reshape((2, 1, 1))?;
+            flash(t, Some(3.0), Some(&slopes.broadcast_mul(&t[3])?))
+        };
+    "attention::cpu_flash::causal::run_causal_attn_cpu" => [[1, 3, 2, 4], [1, 5, 1, 4], [1, 5, 1, 4]]
+        |t| nn::attention::cpu_flash::causal::run_causal_attn_cpu::<f32>(&t[0], &t[1], &t[2], 0.5, 1, None, Some(2.0)),
+        |t| flash(t, Some(2.0), Some(&hide(3, 5, t[0].device(), |i, j| j <= i + 1)?));
+    "attention::cpu_flash::standard::run_flash_attn_cpu" => [[1, 3, 2, 4], [1, 5, 1, 4], [1, 5, 1, 4], [3, 5]]
+        |t| nn::attention::cpu_flash::standard::run_flash_attn_cpu::<f32>(
+            &t[0], &t[1], &t[2], Some(&t[3]), 0.5, None, None,
+        ),
+        |t| flash(t, None, Some(&t[3]));
+    "cpu_flash_attention::run_flash_attn_cpu" => [[1, 3, 2, 4], [1, 5, 1, 4], [1, 5, 1, 4]]
+        |t| nn::cpu_flash_attention::run_flash_attn_cpu::<f32>(&t[0], &t[1], &t[2], None, 0.5, None, None),
+        |t| flash(t, None, None);
+    "attention::cpu_flash::varlen::flash_attn_varlen_cpu" => [[5, 2, 4], [6, 1, 4], [6, 1, 4]]
+        |t| nn::attention::flash_attn_varlen_cpu(
+            &t[0], &t[1], &t[2], None, &lengths(&t[0], [2, 3])?, &lengths(&t[0], [3, 3])?, 3, 3, 0.5, true,
+            Some(1), None,
+        ),
+        |t| packed(t, None, |i, j| j <= i && j >= i - 1);
+    "attention::varlen::flash_attn_varlen_unfused" => [[5, 2, 4], [6, 1, 4], [6, 1, 4]]
+        |t| nn::varlen_attention::flash_attn_varlen_unfused(
+            &t[0], &t[1], &t[2], None, &lengths(&t[0], [2, 3])?, &lengths(&t[0], [3, 3])?, 3, 3, 0.5, false,
+            None, None,
+        ),
+        |t| packed(t, None, |_, _| true);
+    "attention::varlen::flash_attn_varlen_unfused" => [[5, 2, 4], [6, 2, 4], [6, 2, 4], [2]]
+        |t| nn::attention::flash_attn_varlen_unfused(
+            &t[0], &t[1], &t[2], Some(&t[3]), &lengths(&t[0], [2, 3])?, &lengths(&t[0], [3, 3])?, 3, 3, 0.5, true,
+            None, None,
+        ),
+        |t| packed(t, Some(&t[3]), |i, j| j <= i);
+
+    "rotary_emb::rope" => [[1, 2, 3, 6]] |t| {
+        let (cos, sin) = angles(&t[0], 3, 3)?;
+        nn::rotary_emb::rope(&t[0], &cos, &sin)
+    }, |t| rope(&t[0]);
+    "rotary_emb::rope_slow" => [[1, 2, 3, 6]] |t| {
+        let (cos, sin) = angles(&t[0], 3, 3)?;
+        nn::rotary_emb::rope_slow(&t[0], &cos, &sin)
+    }, |t| rope(&t[0]);
+    "rotary_emb::rope_i" => [[1, 2, 3, 6]] |t| {
+        let (cos, sin) = angles(&t[0], 3, 3)?;
+        nn::rotary_emb::rope_i(&t[0], &cos, &sin)
+    }, |t| rope_i(&t[0]);
+    "rotary_emb::rope_i_slow" => [[1, 2, 3, 6]] |t| {
+        let (cos, sin) = angles(&t[0], 3, 3)?;
+        nn::rotary_emb::rope_i_slow(&t[0], &cos, &sin)
+    }, |t| rope_i(&t[0]);
+    "rotary_emb::rope_thd" => [[1, 3, 2, 6]] |t| {
+        let (cos, sin) = angles(&t[0], 3, 3)?;
+        nn::rotary_emb::rope_thd(&t[0], &cos, &sin)
+    }, |t| rope(&by_heads(&t[0])?)?.transpose(1, 2);
+}
