@@ -7,6 +7,7 @@ mod conv2d;
 mod cross_entropy;
 mod devices;
 mod dropout;
+mod embedding;
 mod errors;
 mod fixtures;
 mod golden;

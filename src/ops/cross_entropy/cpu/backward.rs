@@ -184,8 +184,8 @@ impl Row {
             while i < n {
                 let left = n - i;
                 let w = match weight {
-                    Some(w) => Some(T::load_upto(s, w.add(i), left)),
-                    None => None,
+                    Some(w) => T::load_upto(s, w.add(i), left),
+                    None => s.splat(1.0),
                 };
                 let d = self.gradient(s, T::load_upto(s, x.add(i), left), w);
                 T::store_upto(s, dx.add(i), left, d);
@@ -195,13 +195,9 @@ impl Row {
     }
 
     #[inline(always)]
-    fn gradient<S: Simd>(self, s: S, x: S::F, weight: Option<S::F>) -> S::F {
+    fn gradient<S: Simd>(self, s: S, x: S::F, weight: S::F) -> S::F {
         let e = math::exp_nonpositive(s, s.sub(x, s.splat(self.max)));
-        let spread = match weight {
-            Some(weight) => s.mul(weight, s.splat(self.spread)),
-            None => s.splat(self.spread),
-        };
-        let d = s.sub(s.mul(e, s.splat(self.scale)), spread);
+        let d = s.fnma(weight, s.splat(self.spread), s.mul(e, s.splat(self.scale)));
         match self.cap {
             Some(inverse) => {
                 let y = s.mul(x, s.splat(inverse));
