@@ -3,7 +3,6 @@
 //! A unit of work has all scores that a row of the mask is added to, or that a chunk of its rows is, and goes through them in
 //! order.
 
-use super::chunk::delta;
 use super::tiles::{self, Tiles};
 use super::{Backward, CHUNK};
 use crate::cpu::element::Element;
@@ -98,7 +97,7 @@ impl<T: Element> Rows<'_, T> {
             let query = b
                 .call
                 .query(segment, kv_head, in_group * segment.queries + i);
-            deltas.push(delta(s, b, &query));
+            deltas.push(b.deltas[b.call.number(&query)]);
             queries.push(query);
         }
         // SAFETY: the tiles have room for a chunk, and these queries exist.
