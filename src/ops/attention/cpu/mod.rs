@@ -5,6 +5,7 @@ mod call;
 mod decode;
 mod output;
 mod pack;
+mod pairs;
 mod prefill;
 mod scores;
 mod spans;

@@ -96,7 +96,8 @@ impl<T: Element> Kernel for Gradients<'_, T> {
                         self.tiles.pack_keys(s, &b.call, head, (first, len), slot);
                         kept[slot] = Some(first);
                     }
-                    self.tiles.multiply(s, b.geometry(), &spans, slot, len);
+                    self.tiles
+                        .multiply::<S, T>(s, b.geometry(), &spans, slot, len);
                     let chunk = (&queries[..], &deltas[..]);
                     let rows = self.tiles.weigh(s, b, chunk, &spans, first, false);
                     self.add_keys(s, &spans, rows, first);

@@ -112,7 +112,7 @@ impl<T: Element> Rows<'_, T> {
             // row for each query, or one, of an element for each key, or of one, and no other thread adds to these.
             unsafe {
                 tiles.pack_keys(s, &b.call, (batch, kv_head), (first, len), 0);
-                tiles.multiply(s, g, &spans, 0, len);
+                tiles.multiply::<S, T>(s, g, &spans, 0, len);
                 let rows = tiles.weigh(s, b, (&queries, &deltas), &spans, first, true);
                 for r in rows.start..rows.end.min(queries.len()) {
                     let slopes = tiles.slopes.add(r * SCORE_ROW);
