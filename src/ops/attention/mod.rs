@@ -25,6 +25,7 @@
 //! without a visible key are skipped, but one beyond `key_lengths` never does.
 
 mod backward;
+#[cfg(feature = "metal")]
 mod composed;
 mod config;
 mod cpu;

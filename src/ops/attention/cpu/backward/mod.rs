@@ -141,7 +141,8 @@ fn compute<T: Element>(b: &Backward<T>, targets: [Option<Target<T>>; 3]) {
     let parts = parts(&b.call);
     let rows = parts.iter().map(|part| part.rows).max().unwrap_or(0);
     let rows = rows.min(CHUNK).next_multiple_of(ROWS);
-    let keys = g.keys.next_multiple_of(KEY_BLOCK);
+    let keys = b.call.segments.iter().map(|segment| segment.keys).max();
+    let keys = keys.unwrap_or(0).next_multiple_of(KEY_BLOCK);
     let (dim, value_dim) = (
         g.dim.next_multiple_of(COLS),
         g.value_dim.next_multiple_of(COLS),
