@@ -6,7 +6,8 @@ use crate::op::{Args, OpResults};
 use candle_core::{MetalStorage, Storage};
 
 /// `(q, k, v[, mask][, sinks][, key_lengths])`, as `op.roles(args)` names them, → the result of shape
-/// `op.geometry(..).output()` in q's dtype, and the log-sum-exps of shape `log_sums()` in f32, both dense.
+/// `op.geometry(..).output()` in q's dtype, and the log-sum-exps of shape `log_sums()` in f32, both dense; and, if `op.keeps_wide` and q is of
+/// 16 bits, the result in f32 too: without it the backward starts from the rounded one.
 pub fn forward(op: &Attend, args: Args<MetalStorage>) -> OpResults<MetalStorage> {
     composed::forward(op, args, Storage::Metal)
 }
