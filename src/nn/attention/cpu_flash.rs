@@ -143,7 +143,9 @@ pub(super) fn with_the_same_heads(
     if of_k == of_v {
         return Ok((k.clone(), v.clone()));
     }
-    let whole = [of_k, of_v].iter().all(|&n| n > 0 && heads % n == 0);
+    let whole = [of_k, of_v]
+        .iter()
+        .all(|&n| n > 0 && heads.is_multiple_of(n));
     let message =
         format_args!("got {of_k} heads of k and {of_v} of v, expected divisors of q's {heads}");
     ensure(whole, name, message)?;

@@ -53,7 +53,8 @@ impl AttentionSizes {
     }
 
     fn check(&self, name: &str) -> Result<()> {
-        let sound = self.kv_heads > 0 && self.heads % self.kv_heads == 0 && self.head_dim > 0;
+        let sound =
+            self.kv_heads > 0 && self.heads.is_multiple_of(self.kv_heads) && self.head_dim > 0;
         let message =
             format_args!("got {self:?}, expected kv_heads that divide heads, and a head_dim");
         check::ensure(sound, name, message)

@@ -23,7 +23,7 @@ impl RotaryTables {
         device: &Device,
     ) -> Result<Self> {
         let message = format_args!("got {dim} rotary dims, expected an even number");
-        check::ensure(dim % 2 == 0, "RotaryTables::new", message)?;
+        check::ensure(dim.is_multiple_of(2), "RotaryTables::new", message)?;
         let speed = |j: usize| theta.powf(-2.0 * j as f64 / dim as f64);
         let row = |position: usize| (0..dim / 2).map(move |j| position as f64 * speed(j));
         let angles: Vec<f64> = (0..positions).flat_map(row).collect();

@@ -43,7 +43,9 @@ pub(crate) fn kv_append(
     if x.elem_count() == 0 || places.iter().all(|place| place.count == 0) {
         return Ok(());
     }
-    if !cache.device().is_cpu() && !(cache.device().is_metal() && cfg!(feature = "metal")) {
+    let device = cache.device();
+    let has_kernel = device.is_cpu() || (device.is_metal() && cfg!(feature = "metal"));
+    if !has_kernel {
         return reference(cache, x, dim, places);
     }
     match Lead::new(x.layout(), dim) {
