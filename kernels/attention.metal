@@ -28,7 +28,7 @@ template <typename T, uint W>
     device const T* sinks [[buffer(5)]],
     device const uint* lengths [[buffer(6)]],
     device T* y [[buffer(7)]],
-    device float* log_sums [[buffer(8)]],
+    device float2* log_sums [[buffer(8)]],
     constant AttentionParams& p [[buffer(9)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint thread_index [[thread_index_in_threadgroup]],
@@ -141,7 +141,7 @@ template <typename T, uint W>
     device T* to = y + segment.batch * p.y[0] + head * p.y[1] + (segment.query + i) * p.y[2] + col0;
     sums.write(weights, to, cols, factor, exists, p.value_dim % 4u == 0u, lane);
     if (exists && lane % 4u == 0u && col0 == 0u) {
-        log_sums[query.number] = sum == 0.0f ? INFINITY : top + log(sum);
+        log_sums[query.number] = log_sum(top, sum);
     }
 }
 

@@ -84,7 +84,7 @@ struct Weight {
 
 template <typename T>
 inline Weight weight_at(
-    float product, float dp, thread const Query& query, uint j, float log_sum, float delta, device const T* mask,
+    float product, float dp, thread const Query& query, uint j, float2 log_sum, float delta, device const T* mask,
     device const uchar* allowed, constant AttentionParams& p
 ) {
     Weight w;
@@ -93,7 +93,7 @@ inline Weight weight_at(
     w.ds = 0.0f;
     if (sees(query, j)) {
         Score s = score(product, query, j, mask, allowed, p);
-        float weight = exp(s.value - log_sum);
+        float weight = saved_weight(s.value, log_sum);
         float factor = dropped(query.number, j, p);
         w.dropped = drop(weight, factor);
         w.dt = weight * (drop(dp, factor) - delta);
@@ -121,7 +121,7 @@ template <typename T, uint W>
     device const uchar* allowed [[buffer(4)]],
     device const uint* lengths [[buffer(5)]],
     device const T* grad [[buffer(6)]],
-    device const float* log_sums [[buffer(7)]],
+    device const float2* log_sums [[buffer(7)]],
     device const float* delta [[buffer(8)]],
     device T* dk [[buffer(9)]],
     device T* dv [[buffer(10)]],
@@ -183,7 +183,7 @@ template <typename T, uint W>
                 uint at = own + 4u * n;
                 Query query = query_at(segment, head, i, p);
                 bool exists = i < segment.queries;
-                float log_sum = exists ? log_sums[query.number] : INFINITY;
+                float2 log_sum = exists ? log_sums[query.number] : no_keys();
                 float d = exists ? delta[query.number] : 0.0f;
                 Weight w = weight_at(weights[at], slopes[at], query, j, log_sum, d, mask, allowed, p);
                 weights[at] = w.dropped;
@@ -224,7 +224,7 @@ template <typename T, uint W>
     device const uchar* allowed [[buffer(4)]],
     device const uint* lengths [[buffer(5)]],
     device const T* grad [[buffer(6)]],
-    device const float* log_sums [[buffer(7)]],
+    device const float2* log_sums [[buffer(7)]],
     device const float* delta [[buffer(8)]],
     device T* dq [[buffer(9)]],
     constant AttentionParams& p [[buffer(10)]],
@@ -256,7 +256,7 @@ template <typename T, uint W>
     uint i = first + 8u * simdgroup + lane / 4u;
     bool exists = i < segment.queries;
     Query query = query_at(segment, head, i, p);
-    float log_sum = exists ? log_sums[query.number] : INFINITY;
+    float2 log_sum = exists ? log_sums[query.number] : no_keys();
     float d = exists ? delta[query.number] : 0.0f;
     uint k0 = visible(segment, first, p).start / BLOCK * BLOCK;
     uint end = visible(segment, min(first + BLOCK, segment.queries) - 1u, p).end;
@@ -305,7 +305,7 @@ template <typename T>
     device const T* sinks [[buffer(4)]],
     device const uint* lengths [[buffer(5)]],
     device const T* grad [[buffer(6)]],
-    device const float* log_sums [[buffer(7)]],
+    device const float2* log_sums [[buffer(7)]],
     device const float* delta [[buffer(8)]],
     device T* dmask [[buffer(9)]],
     device T* dsinks [[buffer(10)]],
@@ -330,7 +330,8 @@ template <typename T>
             for (uint batch = 0u; batch < p.batch; batch++) {
                 ulong number = ulong(batch * p.heads + head) * p.queries;
                 for (uint i = thread_index; i < p.queries; i += BLOCK_THREADS) {
-                    sum -= exp(sink - log_sums[number + i]) * delta[number + i];
+                    float2 saved = log_sums[number + i];
+                    sum -= exp((sink - saved.x) - saved.y) * delta[number + i];
                 }
             }
             sum = tg_sum(sum, scratch, lane, simdgroup, 4u);
@@ -368,7 +369,7 @@ template <typename T>
                 uint i = first + 8u * simdgroup + lane / 4u;
                 bool exists = i < p.queries;
                 Query query = query_at(segment, head, i, p);
-                float log_sum = exists ? log_sums[query.number] : INFINITY;
+                float2 log_sum = exists ? log_sums[query.number] : no_keys();
                 float d = exists ? delta[query.number] : 0.0f;
                 for (uint key = k0; key < k1; key += BLOCK) {
                     if (!overlap(segment, first, key, p)) {

@@ -26,10 +26,6 @@ inline float finish_total(thread Total& total, device const T* sinks, uint head,
     return total.sum == 0.0f ? 0.0f : factor / total.sum;
 }
 
-inline float log_sum(thread const Total& total) {
-    return total.sum == 0.0f ? INFINITY : total.top + log(total.sum);
-}
-
 // e^(x - top), of a maximum that may be that of nothing.
 inline float weight_of(float x, float top) {
     return exp(x - (top > -INFINITY ? top : 0.0f));
@@ -45,7 +41,7 @@ template <typename T, uint N>
     device const T* sinks [[buffer(5)]],
     device const uint* lengths [[buffer(6)]],
     device T* y [[buffer(7)]],
-    device float* log_sums [[buffer(8)]],
+    device float2* log_sums [[buffer(8)]],
     device float* partial [[buffer(9)]],
     constant AttentionParams& p [[buffer(10)]],
     uint3 group [[threadgroup_position_in_grid]],
@@ -160,7 +156,7 @@ template <typename T, uint N>
     }
     if (thread_index == 0u) {
         if (alone) {
-            log_sums[query.number] = log_sum(total);
+            log_sums[query.number] = log_sum(total.top, total.sum);
         } else {
             partial[at] = total.top;
             partial[at + 1u] = total.sum;
@@ -174,7 +170,7 @@ template <typename T>
     device const float* partial [[buffer(0)]],
     device const T* sinks [[buffer(1)]],
     device T* y [[buffer(2)]],
-    device float* log_sums [[buffer(3)]],
+    device float2* log_sums [[buffer(3)]],
     constant AttentionParams& p [[buffer(4)]],
     uint number [[threadgroup_position_in_grid]],
     uint thread_index [[thread_index_in_threadgroup]],
@@ -205,7 +201,7 @@ template <typename T>
         to[d] = T(x * factor);
     }
     if (thread_index == 0u) {
-        log_sums[number] = log_sum(total);
+        log_sums[number] = log_sum(total.top, total.sum);
     }
 }
 

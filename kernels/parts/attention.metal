@@ -178,6 +178,24 @@ inline Score score(
     return s;
 }
 
+// The softmax of a query without keys, as `log_sum` saves it: every weight is 0.
+inline float2 no_keys() {
+    return float2(0.0f, INFINITY);
+}
+
+// A query's softmax as the backward reads it: the maximum of the scores, and the logarithm of the sum of the exponentials
+// below it. Their sum alone would lose the second where a mask is large (-1e9, say).
+inline float2 log_sum(float top, float sum) {
+    return sum == 0.0f ? no_keys() : float2(top, log(sum));
+}
+
+// The weight of a score. No score is above the maximum but by rounding: the forward may have added it up in another order.
+inline float saved_weight(float score, float2 log_sum) {
+    float below = score - log_sum.x;
+    below = below > 0.0f ? 0.0f : below;
+    return exp(below - log_sum.y);
+}
+
 // The factors of the weights of four keys from j on, a multiple of four.
 inline float4 dropped4(ulong number, uint j, constant AttentionParams& p) {
     if (p.has_dropout == 0u) {

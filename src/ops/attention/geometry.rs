@@ -181,6 +181,9 @@ impl Geometry {
             check::ensure((1..=MAX_DIM).contains(&dim), name, message)?;
         }
         check::fits_in_memory(name, "the result", &self.output())?;
+        // The gradients of k and v are summed up in whole blocks of keys and columns.
+        let sums = [self.keys.saturating_add(MAX_DIM), 2 * MAX_DIM];
+        check::fits_in_memory(name, "the sums for k", &sums)?;
         // What numbers the elements of dropout.
         let scores = [self.batch, heads, self.queries, self.keys.saturating_add(3)];
         check::fits_in_memory(name, "the scores", &scores)
@@ -256,9 +259,15 @@ impl Geometry {
         self.dims(self.heads, self.queries, self.value_dim)
     }
 
-    /// The dims of the log-sum-exp of each query's scores.
-    pub fn log_sums(&self) -> [usize; 3] {
-        [self.batch, self.heads, self.queries]
+    /// The dims of the log-sum-exps. Each query's is kept as two numbers: the maximum of its scores, and the logarithm of
+    /// the sum of the exponentials below it. As one number it would lose the second where a mask is large (−1e9, say).
+    pub fn log_sums(&self) -> [usize; 4] {
+        [self.batch, self.heads, self.queries, 2]
+    }
+
+    /// How many queries there are, in all heads.
+    pub fn rows(&self) -> usize {
+        self.batch * self.heads * self.queries
     }
 
     /// How many heads of queries share one of keys.

@@ -12,8 +12,8 @@ pub fn reference(q: &Tensor, k: &Tensor, v: &Tensor, config: &AttentionConfig) -
     Ok(with_log_sums(q, k, v, config)?.0)
 }
 
-/// The result, and the log-sum-exp of each query's scores as the kernels save it: `[batch, heads, queries]`, +∞ for a query
-/// without keys.
+/// The result, and the log-sum-exp of each query's scores as the kernels save it: `[batch, heads, queries, 2]`, the maximum
+/// and the logarithm of the sum of the exponentials below it, which is +∞ for a query without keys.
 pub fn with_log_sums(
     q: &Tensor,
     k: &Tensor,
@@ -92,7 +92,7 @@ impl Whole<'_> {
         let (_, kv_heads, keys, value_dim) = v.dims4()?;
         if b * queries * keys == 0 {
             let y = Tensor::zeros((b, h, queries, value_dim), q.dtype(), q.device())?;
-            let sums = Tensor::full(f32::INFINITY, (b, h, queries), q.device())?;
+            let sums = Tensor::full(f32::INFINITY, (b, h, queries, 2), q.device())?;
             return Ok((y, sums.to_dtype(q.dtype())?));
         }
         let rows = h / kv_heads * queries;
@@ -121,10 +121,9 @@ impl Whole<'_> {
             Some(sinks) => (sum + (sinks - &max)?.exp()?)?,
             None => sum,
         };
-        let sums = (sum.log()? + &max)?.squeeze(3)?;
-        let nothing = sum.eq(0f64)?.squeeze(3)?;
-        let infinite = (sums.zeros_like()? + f64::INFINITY)?;
-        let sums = nothing.where_cond(&infinite, &sums)?;
+        let infinite = (sum.zeros_like()? + f64::INFINITY)?;
+        let log = sum.eq(0f64)?.where_cond(&infinite, &sum.log()?)?;
+        let sums = Tensor::cat(&[&max, &log], 3)?;
         // At least 1, except in a row without scores.
         let weights = e.broadcast_div(&at_least(&sum, 0.5)?)?;
         let weights = self.dropped(segments, weights)?;

@@ -38,6 +38,7 @@ fn forward_of<T: Element>(op: &Attend, args: Args<CpuStorage>) -> OpResults<CpuS
     let y = unsafe {
         alloc::build(count, |y: *mut T| {
             log_sums = alloc::build(sums.iter().product(), |log_sums: *mut f32| {
+                let log_sums = log_sums.cast();
                 wide = alloc::build(kept, |wide: *mut f32| {
                     let wide = (kept > 0).then_some(wide);
                     let output = Output::new(&call.geometry, y, log_sums, wide);

@@ -11,7 +11,7 @@ use candle_core::{Layout, Shape};
 pub struct Output<T> {
     y: Shared<T>,
     strides: Strides,
-    log_sums: Shared<f32>,
+    log_sums: Shared<[f32; 2]>,
     /// The result before it is rounded, where it is kept.
     wide: Option<Shared<f32>>,
 }
@@ -30,7 +30,7 @@ impl<T: Element> Output<T> {
     pub unsafe fn new(
         geometry: &Geometry,
         y: *mut T,
-        log_sums: *mut f32,
+        log_sums: *mut [f32; 2],
         wide: Option<*mut f32>,
     ) -> Self {
         let layout = Layout::contiguous(Shape::from(geometry.output()));
@@ -76,9 +76,10 @@ impl<T: Element> Output<T> {
                     f32::store_upto(s, wide.add(i), n - i, x);
                 }
             }
-            *self.log_sums.get().add(call.number(query)) = match sum == 0.0 {
-                true => f32::INFINITY,
-                false => max + sum.ln(),
+            let log_sum = self.log_sums.get().add(call.number(query));
+            *log_sum = match sum == 0.0 {
+                true => [0.0, f32::INFINITY],
+                false => [max, sum.ln()],
             };
         }
     }

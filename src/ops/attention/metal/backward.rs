@@ -46,11 +46,7 @@ pub fn backward(bwd: &AttendBwd, args: Args<MetalStorage>) -> OpResults<MetalSto
     let of = |i: usize| grads[i].as_deref().filter(|_| wants[i].1 > 0);
     let pass = Pass {
         log_sums: Operand::contiguous(saved[1].0, saved[1].1)?,
-        delta: alloc(
-            device,
-            call.geometry.log_sums().iter().product(),
-            DType::F32,
-        )?,
+        delta: alloc(device, call.geometry.rows(), DType::F32)?,
         y,
         grad,
         call,

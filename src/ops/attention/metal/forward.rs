@@ -24,9 +24,9 @@ pub fn forward(op: &Attend, args: Args<MetalStorage>) -> OpResults<MetalStorage>
         return composed::forward(op, args, Storage::Metal);
     }
     let (dims, sums) = (call.geometry.output(), call.geometry.log_sums());
-    let (count, rows) = (dims.iter().product(), sums.iter().product());
+    let (count, rows) = (dims.iter().product(), call.geometry.rows());
     let y = alloc(call.device, count, call.dtype)?;
-    let log_sums = alloc(call.device, rows, DType::F32)?;
+    let log_sums = alloc(call.device, 2 * rows, DType::F32)?;
     if rows > 0 {
         match call.most_queries <= FEW {
             true => decode(&mut call, rows, &y, &log_sums)?,
@@ -36,7 +36,7 @@ pub fn forward(op: &Attend, args: Args<MetalStorage>) -> OpResults<MetalStorage>
     Ok(vec![
         (finish(y, call.device, count, call.dtype), dims.into()),
         (
-            finish(log_sums, call.device, rows, DType::F32),
+            finish(log_sums, call.device, 2 * rows, DType::F32),
             (&sums).into(),
         ),
     ])

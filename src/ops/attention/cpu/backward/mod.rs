@@ -135,6 +135,14 @@ fn gradients<T: Element>(b: &Backward<T>, wanted: [bool; 3]) -> [Option<Vec<T>>;
     grads
 }
 
+impl<T: Element> Backward<'_, T> {
+    /// The maximum of a query's scores, and the logarithm of the sum of the exponentials below it.
+    #[inline(always)]
+    fn log_sum(&self, number: usize) -> [f32; 2] {
+        [self.log_sums[2 * number], self.log_sums[2 * number + 1]]
+    }
+}
+
 /// Writes the gradients to their targets.
 fn compute<T: Element>(b: &Backward<T>, targets: [Option<Target<T>>; 3]) {
     let g = &b.call.geometry;
@@ -153,7 +161,7 @@ fn compute<T: Element>(b: &Backward<T>, targets: [Option<Target<T>>; 3]) {
     let mut sums = vec![0f32; apart * (lens[0] + lens[1])];
     let partial = Shared::new(sums.as_mut_ptr());
     let memory = tiles::lens(g, rows);
-    let cost = rows * g.keys * (g.dim + g.value_dim) / 3;
+    let cost = (rows * (g.dim + g.value_dim)).saturating_mul(g.keys) / 3;
     parallel::ranges(parts.len(), cost, 1, |range| {
         let own = if apart == 0 { lens } else { [0, 0] };
         scratch::with(own, |own| {
@@ -225,7 +233,8 @@ fn sinks_gradient<T: Element>(b: &Backward<T>) -> Vec<T> {
         for batch in 0..g.batch {
             let first = (batch * g.heads + *head) * g.queries;
             for number in first..first + g.queries {
-                total -= (sinks[*head] - b.log_sums[number]).exp() * b.deltas[number];
+                let [max, log_sum] = b.log_sum(number);
+                total -= ((sinks[*head] - max) - log_sum).exp() * b.deltas[number];
             }
         }
         **sum = T::narrow(total);
@@ -236,7 +245,7 @@ fn sinks_gradient<T: Element>(b: &Backward<T>) -> Vec<T> {
 /// Δ of each query: its result times the gradient of it.
 fn deltas<T: Element, Y: Element>(b: &Backward<T>, y: &Rows<Y>) -> Vec<f32> {
     let g = &b.call.geometry;
-    let mut deltas = vec![0f32; g.batch * g.heads * g.queries];
+    let mut deltas = vec![0f32; g.rows()];
     let out = Shared::new(deltas.as_mut_ptr());
     parallel::ranges(deltas.len(), g.value_dim, 16, |range| {
         simd::dispatch(chunk::Deltas {

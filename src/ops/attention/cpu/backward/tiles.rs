@@ -292,15 +292,17 @@ unsafe fn weigh_row<S: Simd, T: Element>(
             out: &mut factors,
         });
     }
-    let (log_sum, delta) = (s.splat(b.log_sums[call.number(query)]), s.splat(delta));
+    let [max, log_sum] = b.log_sum(call.number(query)).map(|x| s.splat(x));
+    let (delta, zero) = (s.splat(delta), s.splat(0.0));
     let scale = s.splat(call.scale);
     for i in (0..count).step_by(S::LANES) {
         let left = count - i;
         // SAFETY: `left` elements of each row follow. A block begins with a multiple of four, so that `skipped` keys of
         // it stand before these.
         unsafe {
-            let x = s.sub(f32::load_upto(s, weights.add(i), left), log_sum);
-            let p = math::exp_nonpositive(s, x);
+            // The forward may have added up a score in another order: no score is above the maximum but by rounding.
+            let below = s.min(zero, s.sub(f32::load_upto(s, weights.add(i), left), max));
+            let p = math::exp_nonpositive(s, s.sub(below, log_sum));
             let factor = f32::load_upto(s, factors.as_ptr().add(skipped + i), left);
             let dp = s.mul(f32::load_upto(s, slopes.add(i), left), factor);
             let mut slope = s.mul(p, s.sub(dp, delta));
