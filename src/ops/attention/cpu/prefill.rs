@@ -18,7 +18,7 @@ use super::call::{Call, Query};
 use super::output::Output;
 use super::pack;
 use super::scores::{self, Factors, NoSlopes};
-use super::spans::{seen, spans, zero, Span};
+use super::spans::{seen, spans, touches, zero, Span};
 use super::tile::{cols_of_tile, rows_of_tile, Tile, KEY_BLOCK, SCORE_ROW};
 use crate::cpu::element::Element;
 use crate::cpu::parallel;
@@ -234,7 +234,7 @@ impl<T: Element> Chunks<'_, T> {
         let packed = pack::columns::<S, T>(dim);
         for col in (0..len).step_by(cols) {
             for (panel, span) in spans.iter().enumerate() {
-                if !span.contains(&col) {
+                if !touches::<S>(span, col) {
                     continue;
                 }
                 // SAFETY: the memory has a strip of queries and `rows` rows of scores for each panel, and a strip of keys
