@@ -2,6 +2,7 @@
 
 mod architecture;
 mod arguments;
+mod attention;
 mod cases;
 mod conv2d;
 mod devices;

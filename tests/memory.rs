@@ -1,9 +1,10 @@
-//! What costs no memory: the gradient of a frozen weight, the unfolded image of a convolution. Allocations are counted, so
+//! What costs no memory: the gradient of a frozen weight, the unfolded image of a convolution, the scores of attention. Allocations are counted, so
 //! these tests have a process of their own.
 
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{DType, Device, ModuleT, Result, Tensor, Var};
 use candle_fused::nn::lora::{LoraConfig, LoraLinear};
+use candle_fused::ops::{attention, AttentionConfig};
 use candle_fused::ops::{conv2d, conv2d_with, Act, Conv2dParams, ConvAlgo};
 use candle_fused::ops::{lora_with, Adapter};
 use candle_nn::{Linear, VarBuilder, VarMap};
@@ -222,5 +223,37 @@ fn a_convolution_unfolds_no_image() -> Result<()> {
         let peak = memory(run)?.peak;
         assert!(peak < unfolded / 3, "{peak} of {unfolded}");
     }
+    Ok(())
+}
+
+/// Neither a forward nor a backward has a tensor of queries × keys.
+#[test]
+fn attention_keeps_no_scores() -> Result<()> {
+    let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
+    let (heads, len, dim) = (4, 2048, 64);
+    let var = || {
+        Var::from_tensor(&Tensor::randn(
+            0f32,
+            1.,
+            (1, heads, len, dim),
+            &Device::Cpu,
+        )?)
+    };
+    let (q, k, v) = (var()?, var()?, var()?);
+    let fused = memory(|| {
+        let y = attention(&q, &k, &v, &AttentionConfig::default())?;
+        y.backward().map(drop)
+    })?;
+    let stock = memory(|| {
+        let scores = (q.matmul(&k.t()?)? * 0.125)?;
+        let weights = candle_nn::ops::softmax(&scores, candle_core::D::Minus1)?;
+        weights.matmul(&v)?.backward().map(drop)
+    })?;
+    let ratio = fused.peak as f64 / stock.peak as f64;
+    println!("{} bytes, stock {}: {ratio:.3}", fused.peak, stock.peak);
+    assert!(ratio <= 0.15, "{} bytes, stock {}", fused.peak, stock.peak);
+    let scores = heads * len * len * 4;
+    assert!(fused.largest < scores / 2, "{} bytes", fused.largest);
+    assert!(stock.largest >= scores, "{} bytes", stock.largest);
     Ok(())
 }

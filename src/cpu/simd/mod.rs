@@ -168,6 +168,21 @@ pub trait Simd: Copy + Send + Sync + 'static {
         let sign = self.isplat(i32::MIN);
         self.float(self.or(self.bits(self.abs(a)), self.and(self.bits(b), sign)))
     }
+    /// The columns of a square whose rows are the first `LANES` vectors; the others are left as they are.
+    #[inline(always)]
+    fn transpose(self, rows: [Self::F; MAX_LANES]) -> [Self::F; MAX_LANES] {
+        let from = rows.map(|row| self.to_array(row));
+        let mut columns = rows;
+        for (i, column) in columns.iter_mut().enumerate().take(Self::LANES) {
+            let mut lanes = [0f32; MAX_LANES];
+            for j in 0..Self::LANES {
+                lanes[j] = from[j][i];
+            }
+            // SAFETY: no implementation has more than MAX_LANES lanes.
+            *column = unsafe { self.load_f32(lanes.as_ptr()) };
+        }
+        columns
+    }
     #[inline(always)]
     fn to_array(self, a: Self::F) -> [f32; MAX_LANES] {
         let mut lanes = [0f32; MAX_LANES];

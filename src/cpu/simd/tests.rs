@@ -35,6 +35,14 @@ impl Kernel for Lanes<'_> {
                     assert!(same(neg[i], -x) && same(abs[i], x.abs()), "sign of {x}");
                     assert!(same(sign[i], 0.5f32.copysign(x)), "copysign {x}");
                 }
+                let rows: [_; MAX_LANES] = std::array::from_fn(|i| s.mul(v, s.splat(i as f32)));
+                let columns = s.transpose(rows);
+                for i in 0..S::LANES {
+                    let column = s.to_array(columns[i]);
+                    for j in 0..S::LANES {
+                        assert!(same(column[j], s.to_array(rows[j])[i]), "({i}, {j})");
+                    }
+                }
                 let total: f64 = x.iter().map(|&x| x as f64).sum();
                 if x.iter().all(|x| x.abs() < 1e3) {
                     assert!((s.reduce_add(v) as f64 - total).abs() < 1e-2);

@@ -1,7 +1,7 @@
 //! AVX2 + FMA + F16C, and AVX-512F.
 
 use super::intrinsics::{entry_points, intrinsics, memory_intrinsics};
-use super::{Kernel, Simd};
+use super::{Kernel, Simd, MAX_LANES};
 use core::arch::x86_64::*;
 
 #[derive(Clone, Copy)]
@@ -85,6 +85,24 @@ impl Simd for Avx2 {
         sar<const N: i32>(a: __m256i) -> __m256i = _mm256_srai_epi32::<N>(a);
         reduce_add(a: __m256) -> f32 = reduce!(a, _mm_add_ps);
         reduce_max(a: __m256) -> f32 = reduce!(a, _mm_max_ps);
+        transpose(rows: [__m256; MAX_LANES]) -> [__m256; MAX_LANES] = {
+            let mut fours = rows;
+            for g in [0, 4] {
+                let [a, b] = [(0, 1), (2, 3)].map(|(i, j)| _mm256_unpacklo_ps(rows[g + i], rows[g + j]));
+                let [c, d] = [(0, 1), (2, 3)].map(|(i, j)| _mm256_unpackhi_ps(rows[g + i], rows[g + j]));
+                let [a, b, c, d] = [a, b, c, d].map(|x| _mm256_castps_pd(x));
+                fours[g] = _mm256_castpd_ps(_mm256_unpacklo_pd(a, b));
+                fours[g + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(a, b));
+                fours[g + 2] = _mm256_castpd_ps(_mm256_unpacklo_pd(c, d));
+                fours[g + 3] = _mm256_castpd_ps(_mm256_unpackhi_pd(c, d));
+            }
+            let mut columns = rows;
+            for i in 0..4 {
+                columns[i] = _mm256_permute2f128_ps::<0x20>(fours[i], fours[i + 4]);
+                columns[i + 4] = _mm256_permute2f128_ps::<0x31>(fours[i], fours[i + 4]);
+            }
+            columns
+        };
     }
     memory_intrinsics! {
         load_few_f32(p: *const f32, n: usize) -> __m256 = _mm256_maskload_ps(p, first(n));
@@ -177,6 +195,30 @@ impl Simd for Avx512 {
         sar<const N: i32>(a: __m512i) -> __m512i = _mm512_srav_epi32(a, _mm512_set1_epi32(N));
         reduce_add(a: __m512) -> f32 = _mm512_reduce_add_ps(a);
         reduce_max(a: __m512) -> f32 = _mm512_reduce_max_ps(a);
+        transpose(rows: [__m512; MAX_LANES]) -> [__m512; MAX_LANES] = {
+            // Squares of 4 × 4 inside of each 128 bits, then their order.
+            let mut fours = rows;
+            for g in [0, 4, 8, 12] {
+                let [a, b] = [(0, 1), (2, 3)].map(|(i, j)| _mm512_unpacklo_ps(rows[g + i], rows[g + j]));
+                let [c, d] = [(0, 1), (2, 3)].map(|(i, j)| _mm512_unpackhi_ps(rows[g + i], rows[g + j]));
+                let [a, b, c, d] = [a, b, c, d].map(|x| _mm512_castps_pd(x));
+                fours[g] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
+                fours[g + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+                fours[g + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(c, d));
+                fours[g + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(c, d));
+            }
+            let mut columns = rows;
+            for i in 0..4 {
+                let [a, b, c, d] = [0, 4, 8, 12].map(|g| fours[g + i]);
+                let even = [_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0x88>(c, d)];
+                let odd = [_mm512_shuffle_f32x4::<0xdd>(a, b), _mm512_shuffle_f32x4::<0xdd>(c, d)];
+                columns[i] = _mm512_shuffle_f32x4::<0x88>(even[0], even[1]);
+                columns[i + 4] = _mm512_shuffle_f32x4::<0x88>(odd[0], odd[1]);
+                columns[i + 8] = _mm512_shuffle_f32x4::<0xdd>(even[0], even[1]);
+                columns[i + 12] = _mm512_shuffle_f32x4::<0xdd>(odd[0], odd[1]);
+            }
+            columns
+        };
     }
     memory_intrinsics! {
         load_few_f32(p: *const f32, n: usize) -> __m512 = _mm512_maskz_loadu_ps((1 << n) - 1, p);

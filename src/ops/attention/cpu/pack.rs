@@ -7,6 +7,7 @@
 //!
 //! Rows and columns beyond the end are zeros.
 
+use super::pairs;
 use super::tile::{cols_of_tile, rows_of_tile};
 use crate::cpu::element::Element;
 use crate::cpu::simd::{Simd, MAX_LANES};
@@ -25,40 +26,25 @@ unsafe fn strips<S: Simd, T: Element>(
     row: impl Fn(usize) -> *const T,
     out: *mut f32,
 ) {
-    // A square of LANES × LANES, widened row by row, and then written column by column.
-    let mut square = [[0f32; MAX_LANES]; MAX_LANES];
     for first in (0..rows).step_by(width) {
         for i0 in (0..width).step_by(S::LANES) {
             let height = S::LANES.min(width - i0);
             let here = rows.saturating_sub(first + i0).min(height);
             for col in (0..cols).step_by(S::LANES) {
                 let left = cols - col;
-                for (i, line) in square.iter_mut().enumerate().take(height) {
-                    // SAFETY: `left` elements of an existing row follow; the square has whole vectors.
-                    unsafe {
-                        let x = match i < here {
-                            true => T::load_upto(s, row(first + i0 + i).add(col), left),
-                            false => s.splat(0.0),
-                        };
-                        s.store_f32(line.as_mut_ptr(), x);
+                let mut square = [s.splat(0.0); MAX_LANES];
+                for (i, line) in square.iter_mut().enumerate().take(S::LANES) {
+                    if i < here {
+                        // SAFETY: `left` elements of an existing row follow.
+                        *line = unsafe { T::load_upto(s, row(first + i0 + i).add(col), left) };
                     }
                 }
-                for c in 0..S::LANES.min(left) {
+                let square = s.transpose(square);
+                for (c, column) in square.into_iter().enumerate().take(S::LANES.min(left)) {
                     // SAFETY: the strip has `width` elements for each column, of which i0.. + height ≤ width are these.
                     unsafe {
                         let to = out.add((first * cols) + (col + c) * width + i0);
-                        match height == S::LANES {
-                            true => {
-                                for i in 0..S::LANES {
-                                    *to.add(i) = square[i][c];
-                                }
-                            }
-                            false => {
-                                for (i, line) in square.iter().enumerate().take(height) {
-                                    *to.add(i) = line[c];
-                                }
-                            }
-                        }
+                        f32::store_upto(s, to, height, column);
                     }
                 }
             }
@@ -66,7 +52,38 @@ unsafe fn strips<S: Simd, T: Element>(
     }
 }
 
-/// Strips of [`rows_of_tile`] rows: what a product repeats in all lanes.
+/// The columns of a packed row of `dim` elements of T: half as many where they are pairs.
+#[inline(always)]
+pub fn columns<S: Simd, T: Element>(dim: usize) -> usize {
+    match pairs::suits::<S, T>(dim) {
+        true => dim / 2,
+        false => dim,
+    }
+}
+
+/// Strips of numbers or of pairs.
+///
+/// # Safety
+/// As for [`strips`].
+#[inline(always)]
+unsafe fn strips_of<S: Simd, T: Element>(
+    s: S,
+    rows: usize,
+    cols: usize,
+    width: usize,
+    row: impl Fn(usize) -> *const T,
+    out: *mut f32,
+) {
+    // SAFETY: the same contract. A pair of bf16 has the size of an f32, and rows are read without alignment.
+    unsafe {
+        match pairs::suits::<S, T>(cols) {
+            true => strips(s, rows, cols / 2, width, |i| row(i).cast::<f32>(), out),
+            false => strips(s, rows, cols, width, row, out),
+        }
+    }
+}
+
+/// Strips of [`rows_of_tile`] rows: what a product repeats in all lanes. As pairs where [`pairs::suits`].
 ///
 /// # Safety
 /// As for [`strips`].
@@ -79,10 +96,10 @@ pub unsafe fn row_strips<S: Simd, T: Element>(
     out: *mut f32,
 ) {
     // SAFETY: the same contract.
-    unsafe { strips(s, rows, cols, rows_of_tile::<S>(), row, out) }
+    unsafe { strips_of(s, rows, cols, rows_of_tile::<S>(), row, out) }
 }
 
-/// Strips of [`cols_of_tile`] rows: what a product loads as vectors, of a transposed matrix.
+/// Strips of [`cols_of_tile`] rows: what a product loads as vectors, of a transposed matrix. As pairs where [`pairs::suits`].
 ///
 /// # Safety
 /// As for [`strips`].
@@ -95,7 +112,7 @@ pub unsafe fn col_strips<S: Simd, T: Element>(
     out: *mut f32,
 ) {
     // SAFETY: the same contract.
-    unsafe { strips(s, rows, cols, cols_of_tile::<S>(), row, out) }
+    unsafe { strips_of(s, rows, cols, cols_of_tile::<S>(), row, out) }
 }
 
 /// Panels of [`cols_of_tile`] columns, each of `padded` rows, of which those from `rows` on are zeros.

@@ -18,7 +18,7 @@ use super::call::{Call, Query};
 use super::output::Output;
 use super::pack;
 use super::scores::{self, Factors, NoSlopes};
-use super::spans::{seen, spans, zero, Span};
+use super::spans::{seen, spans, touches, zero, Span};
 use super::tile::{cols_of_tile, rows_of_tile, Tile, KEY_BLOCK, SCORE_ROW};
 use crate::cpu::element::Element;
 use crate::cpu::parallel;
@@ -231,24 +231,25 @@ impl<T: Element> Chunks<'_, T> {
     fn multiply_keys<S: Simd>(&self, s: S, spans: &[Span], slot: usize, len: usize) {
         let (rows, cols) = (rows_of_tile::<S>(), cols_of_tile::<S>());
         let (dim, tiles) = (self.call.geometry.dim, &self.tiles);
+        let packed = pack::columns::<S, T>(dim);
         for col in (0..len).step_by(cols) {
             for (panel, span) in spans.iter().enumerate() {
-                if !span.contains(&col) {
+                if !touches::<S>(span, col) {
                     continue;
                 }
                 // SAFETY: the memory has a strip of queries and `rows` rows of scores for each panel, and a strip of keys
                 // for each `cols` of a block's.
                 unsafe {
                     Tile {
-                        k: dim,
-                        a: tiles.q.add(panel * rows * dim),
-                        a_step: rows,
-                        b: tiles.keys.add((slot * KEY_BLOCK + col) * dim),
+                        k: 0,
+                        a: tiles.q.add(panel * rows * packed),
+                        a_step: 0,
+                        b: tiles.keys.add((slot * KEY_BLOCK) * dim + col * packed),
                         c: tiles.scores.add(panel * rows * SCORE_ROW + col),
                         c_row: SCORE_ROW,
                         add: false,
                     }
-                    .of_packed(s)
+                    .of_strips::<S, T>(s, dim)
                 }
             }
         }
