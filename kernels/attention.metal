@@ -29,7 +29,8 @@ template <typename T, uint W>
     device const uint* lengths [[buffer(6)]],
     device T* y [[buffer(7)]],
     device float2* log_sums [[buffer(8)]],
-    constant AttentionParams& p [[buffer(9)]],
+    device float* wide [[buffer(9)]],
+    constant AttentionParams& p [[buffer(10)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint thread_index [[thread_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]],
@@ -138,8 +139,11 @@ template <typename T, uint W>
     }
     bool exists = i < segment.queries;
     factor = sum == 0.0f ? 0.0f : factor / sum;
-    device T* to = y + segment.batch * p.y[0] + head * p.y[1] + (segment.query + i) * p.y[2] + col0;
-    sums.write(weights, to, cols, factor, exists, p.value_dim % 4u == 0u, lane);
+    ulong at = segment.batch * p.y[0] + head * p.y[1] + (segment.query + i) * p.y[2] + col0;
+    sums.write(weights, y + at, cols, factor, exists, p.value_dim % 4u == 0u, lane);
+    if (p.wants_wide != 0u) {
+        sums.write(weights, wide + at, cols, factor, exists, p.value_dim % 4u == 0u, lane);
+    }
     if (exists && lane % 4u == 0u && col0 == 0u) {
         log_sums[query.number] = log_sum(top, sum);
     }

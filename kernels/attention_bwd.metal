@@ -1,6 +1,6 @@
 // The gradients of attention, from the log-sum-exps that the forward has saved. With g the gradient of the result y:
 //
-//   delta = g y           of each query
+//   delta = g y           of each query, with y in f32
 //   dp = drop(g v^T)
 //   dt = p (dp - delta)   the gradient of the mask
 //   ds = dt slope scale
@@ -18,7 +18,7 @@
 // A simdgroup for each query of a head.
 template <typename T>
 [[kernel]] void attention_bwd_delta(
-    device const T* y [[buffer(0)]],
+    device const float* y [[buffer(0)]],
     device const T* grad [[buffer(1)]],
     device float* delta [[buffer(2)]],
     constant AttentionParams& p [[buffer(3)]],
@@ -34,11 +34,11 @@ template <typename T>
     uint head = number / p.queries % p.heads;
     uint batch = number / p.queries / p.heads;
     uint at = number % p.queries;
-    device const T* ys = y + batch * p.y[0] + head * p.y[1] + at * p.y[2];
+    device const float* ys = y + batch * p.y[0] + head * p.y[1] + at * p.y[2];
     device const T* gs = grad + batch * p.grad[0] + head * p.grad[1] + at * p.grad[2];
     float sum = 0.0f;
     for (uint d = lane; d < p.value_dim; d += 32u) {
-        sum += float(ys[d]) * float(gs[d]);
+        sum += ys[d] * float(gs[d]);
     }
     sum = simd_sum(sum);
     if (lane == 0u) {

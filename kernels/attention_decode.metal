@@ -31,6 +31,16 @@ inline float weight_of(float x, float top) {
     return exp(x - (top > -INFINITY ? top : 0.0f));
 }
 
+template <typename T>
+inline void write_result(
+    float x, ulong at, device T* y, device float* wide, constant AttentionParams& p
+) {
+    y[at] = T(x);
+    if (p.wants_wide != 0u) {
+        wide[at] = x;
+    }
+}
+
 template <typename T, uint N>
 [[kernel]] void attention_fwd_decode(
     device const T* q [[buffer(0)]],
@@ -42,8 +52,9 @@ template <typename T, uint N>
     device const uint* lengths [[buffer(6)]],
     device T* y [[buffer(7)]],
     device float2* log_sums [[buffer(8)]],
-    device float* partial [[buffer(9)]],
-    constant AttentionParams& p [[buffer(10)]],
+    device float* wide [[buffer(9)]],
+    device float* partial [[buffer(10)]],
+    constant AttentionParams& p [[buffer(11)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint thread_index [[thread_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]],
@@ -141,7 +152,7 @@ template <typename T, uint N>
     bool alone = p.parts == 1u;
     float factor = alone ? finish_total(total, sinks, head, p) : 1.0f;
     ulong at = (query.number * p.parts + group.x) * (p.value_dim + 2u);
-    device T* to = y + segment.batch * p.y[0] + head * p.y[1] + (segment.query + i) * p.y[2];
+    ulong to = segment.batch * p.y[0] + head * p.y[1] + (segment.query + i) * p.y[2];
     for (uint d = thread_index; d < p.value_dim; d += 32u * DECODE_SIMDGROUPS) {
         float x = 0.0f;
         for (uint s = 0u; s < DECODE_SIMDGROUPS; s++) {
@@ -149,7 +160,7 @@ template <typename T, uint N>
             x += row[d] * weight_of(tops[s], merged_top);
         }
         if (alone) {
-            to[d] = T(x * factor);
+            write_result(x * factor, to + d, y, wide, p);
         } else {
             partial[at + 2u + d] = x;
         }
@@ -171,7 +182,8 @@ template <typename T>
     device const T* sinks [[buffer(1)]],
     device T* y [[buffer(2)]],
     device float2* log_sums [[buffer(3)]],
-    constant AttentionParams& p [[buffer(4)]],
+    device float* wide [[buffer(4)]],
+    constant AttentionParams& p [[buffer(5)]],
     uint number [[threadgroup_position_in_grid]],
     uint thread_index [[thread_index_in_threadgroup]],
     uint threads [[threads_per_threadgroup]]
@@ -192,13 +204,13 @@ template <typename T>
         total.sum += parts[n * row + 1u] * weight_of(parts[n * row], top);
     }
     float factor = finish_total(total, sinks, head, p);
-    device T* to = y + batch * p.y[0] + head * p.y[1] + at * p.y[2];
+    ulong to = batch * p.y[0] + head * p.y[1] + at * p.y[2];
     for (uint d = thread_index; d < p.value_dim; d += threads) {
         float x = 0.0f;
         for (uint n = 0u; n < p.parts; n++) {
             x += parts[n * row + 2u + d] * weight_of(parts[n * row], top);
         }
-        to[d] = T(x * factor);
+        write_result(x * factor, to + d, y, wide, p);
     }
     if (thread_index == 0u) {
         log_sums[number] = log_sum(total.top, total.sum);

@@ -65,6 +65,8 @@ struct AttentionParams {
     uint wants_v;
     uint wants_mask;
     uint wants_sinks;
+    // The result in f32 too.
+    uint wants_wide;
     float keep;
     float scale;
     float softcap;  // 0: none
@@ -350,7 +352,7 @@ struct Sums {
     template <typename T>
     void write(
         threadgroup float* scratch, device T* to, uint cols, float factor, bool exists, bool aligned, uint lane
-    ) thread {
+    ) const thread {
         threadgroup const float* row = scratch + lane / 4u * WEIGHT_ROW;
         UNROLL
         for (uint c = 0u; c < W / 8u; c += 4u) {

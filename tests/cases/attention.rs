@@ -46,6 +46,9 @@ const SIZES: Grid = &[
     &[1, 1, 33, 129, 32],
     &[1, 1, 127, 65, 64],
     &[1, 1, 1, 300, 36],
+    // Dims of several chunks.
+    &[1, 1, 2, 13, 260],
+    &[1, 1, 9, 33, 140],
     // A batch row for each special value.
     &[12, 1, 4, 9, 32],
 ];

@@ -1,6 +1,7 @@
 //! How much work the Metal paths do: dispatches, and bytes of device memory.
 
 use candle_core::{DType, Device, Result, Tensor, Var};
+use candle_fused::ops::{attention, AttentionConfig};
 use candle_fused::ops::{bitlinear, lora_gather, mixed_matmul};
 use candle_fused::ops::{conv2d_with, linear, matmul_act, Act, Conv2dParams, ConvAlgo};
 use candle_fused::ops::{fake_quantize, quantize};
@@ -389,6 +390,74 @@ fn quantize_takes_three_dispatches_at_most() -> Result<()> {
                 let back = work(&device, || q.dequantize(DType::F16))?.kernels;
                 assert_eq!(back.len(), 1, "{scheme:?}: {back:?}");
             }
+        }
+    }
+    Ok(())
+}
+
+/// A forward is one dispatch, or two where the keys of few queries are cut into parts, and writes its results alone.
+#[test]
+fn attention_takes_two_dispatches_at_most() -> Result<()> {
+    let device = Device::new_metal(0)?;
+    for dtype in DTYPES {
+        for (heads, queries, keys, dim, parts) in [
+            (4, 64, 96, 8, 1),
+            (2, 9, 40, 72, 1),
+            (4, 8, 100, 64, 1),
+            (1, 1, 300, 136, 2),
+        ] {
+            let q = tensor(&[1, heads, queries, dim], dtype, &device)?;
+            let k = tensor(&[1, 1, keys, dim], dtype, &device)?;
+            let config = AttentionConfig {
+                causal: true,
+                ..Default::default()
+            };
+            let work = work(&device, || attention(&q, &k, &k, &config))?;
+            let dispatches = if parts == 1 { 1 } else { 2 };
+            assert_eq!(work.count("attention"), dispatches, "{:?}", work.kernels);
+            assert_eq!(work.kernels.len(), dispatches, "{:?}", work.kernels);
+            let rows = heads * queries;
+            let mut written = rows * (dim * dtype.size_in_bytes() + 4);
+            if parts > 1 {
+                written += parts * rows * (dim + 2) * 4;
+            }
+            assert_eq!(work.written, written as u64, "{:?}", work.kernels);
+        }
+    }
+    Ok(())
+}
+
+/// One for the deltas, for k and v, for q, and for the mask and the sinks; none writes as much as the scores would take.
+#[test]
+fn attention_gradients_take_four_dispatches() -> Result<()> {
+    let device = Device::new_metal(0)?;
+    for dtype in DTYPES {
+        let var = |dims: &[usize]| Var::from_tensor(&tensor(dims, dtype, &device)?);
+        let (queries, keys, dim) = (60, 130, 8);
+        let q = var(&[1, 4, queries, dim])?;
+        let (k, v) = (var(&[1, 1, keys, dim])?, var(&[1, 1, keys, dim])?);
+        let (mask, sinks) = (var(&[1, keys])?, var(&[4])?);
+        for (trained, dispatches) in [(false, 3), (true, 4)] {
+            let of = |t: &Var| match trained {
+                true => t.as_tensor().clone(),
+                false => t.as_detached_tensor(),
+            };
+            let config = AttentionConfig {
+                mask: Some(of(&mask)),
+                sinks: Some(of(&sinks)),
+                ..Default::default()
+            };
+            let y = attention(&q, &k, &v, &config)?;
+            let work = work(&device, || {
+                let grads = y.backward()?;
+                grads
+                    .get(&q)
+                    .cloned()
+                    .ok_or_else(|| candle_core::Error::Msg("no gradient".into()))
+            })?;
+            assert_eq!(work.count("attention"), dispatches, "{:?}", work.kernels);
+            let scores = 4 * queries * keys * dtype.size_in_bytes();
+            assert!(work.written < scores as u64 / 2, "{}", work.written);
         }
     }
     Ok(())

@@ -47,6 +47,11 @@ impl<'a> Rows<'a> {
             aligned,
         })
     }
+
+    /// Whether a tile's rows are within 32 bits of each other.
+    pub fn is_near(&self) -> bool {
+        self.strides[2] < MOST_STRIDE
+    }
 }
 
 /// From batch row to batch row, head to head and place to place; 0 where there is one only.
@@ -210,9 +215,7 @@ impl<'a> Call<'a> {
         let rows = g.batch as u128 * g.heads as u128 * g.queries as u128;
         let lengths = op.roles(args).key_lengths;
         let near = |(_, layout): Arg<MetalStorage>| layout.stride()[0] < MOST;
-        let rows_near = [&self.q, &self.k, &self.v]
-            .iter()
-            .all(|rows| rows.strides[2] < MOST_STRIDE);
+        let rows_near = [&self.q, &self.k, &self.v].iter().all(|r| r.is_near());
         rows <= MOST as u128 && g.keys <= MOST && lengths.is_none_or(near) && rows_near
     }
 
@@ -225,6 +228,17 @@ impl<'a> Call<'a> {
     pub fn launch(&self, source: &'static Source, kernel: &str) -> Result<Launch<'_>> {
         let dtype = dtype_name(self.dtype, NAME)?;
         Launch::new(self.device, source, &format!("{NAME}_{kernel}_{dtype}"))
+    }
+
+    /// The first five arguments: all that scores and weighted sums depend on.
+    pub fn scored<'b>(&'b self, launch: Launch<'b>) -> Launch<'b> {
+        let (q, mask) = (&self.q.operand, self.mask.as_ref());
+        launch
+            .input(q)
+            .input(&self.k.operand)
+            .input(&self.v.operand)
+            .input_or(mask, q)
+            .input_or(mask, q)
     }
 
     /// The width of the tiles' columns: up to that many are made by one threadgroup.

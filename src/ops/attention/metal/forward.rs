@@ -2,7 +2,7 @@
 
 use super::call::Call;
 use crate::metal::sources::{ATTENTION, ATTENTION_DECODE};
-use crate::metal::{alloc, finish, grid};
+use crate::metal::{alloc, finish, grid, Launch};
 use crate::op::{Args, OpResults};
 use crate::ops::attention::{composed, Attend};
 use candle_core::{DType, MetalStorage, Result, Storage};
@@ -17,7 +17,8 @@ const PART: usize = 128;
 const WANTED: usize = 512;
 
 /// `(q, k, v[, mask][, sinks][, key_lengths])`, as `op.roles(args)` names them, → the result of shape
-/// `op.geometry(..).output()` in q's dtype, and the log-sum-exps of shape `log_sums()` in f32, both dense.
+/// `op.geometry(..).output()` in q's dtype, and the log-sum-exps of shape `log_sums()` in f32, both dense; and, if `op.keeps_wide` and q is of
+/// 16 bits, the result in f32 too.
 pub fn forward(op: &Attend, args: Args<MetalStorage>) -> OpResults<MetalStorage> {
     let mut call = Call::new(op, args)?;
     if !call.fits(op, args) {
@@ -27,64 +28,85 @@ pub fn forward(op: &Attend, args: Args<MetalStorage>) -> OpResults<MetalStorage>
     let (count, rows) = (dims.iter().product(), call.geometry.rows());
     let y = alloc(call.device, count, call.dtype)?;
     let log_sums = alloc(call.device, 2 * rows, DType::F32)?;
+    let wide = match op.keeps_wide && call.dtype != DType::F32 {
+        true => Some(alloc(call.device, count, DType::F32)?),
+        false => None,
+    };
+    call.params.wants_wide = u32::from(wide.is_some());
+    let to = Outputs {
+        y: &y,
+        log_sums: &log_sums,
+        wide: wide.as_deref(),
+    };
     if rows > 0 {
         match call.most_queries <= FEW {
-            true => decode(&mut call, rows, &y, &log_sums)?,
-            false => tile(&call, &y, &log_sums)?,
+            true => decode(&mut call, rows, to)?,
+            false => tile(&call, to)?,
         }
     }
-    Ok(vec![
-        (finish(y, call.device, count, call.dtype), dims.into()),
-        (
-            finish(log_sums, call.device, 2 * rows, DType::F32),
-            (&sums).into(),
-        ),
-    ])
+    let device = call.device;
+    let mut outputs = vec![
+        (finish(y, device, count, call.dtype), dims.clone().into()),
+        (finish(log_sums, device, 2 * rows, DType::F32), (&sums).into()),
+    ];
+    outputs.extend(wide.map(|wide| (finish(wide, device, count, DType::F32), dims.into())));
+    Ok(outputs)
 }
 
-fn tile(call: &Call, y: &Buffer, log_sums: &Buffer) -> Result<()> {
-    let (g, q) = (&call.geometry, &call.q.operand);
-    call.launch(&ATTENTION, &format!("fwd_tile_{}", call.width()))?
-        .input(q)
-        .input(&call.k.operand)
-        .input(&call.v.operand)
-        .input_or(call.mask.as_ref(), q)
-        .input_or(call.mask.as_ref(), q)
-        .input_or(call.sinks.as_ref(), q)
-        .input_or(call.lengths.as_ref(), q)
-        .output(y)
-        .output(log_sums)
+#[derive(Clone, Copy)]
+struct Outputs<'a> {
+    y: &'a Buffer,
+    log_sums: &'a Buffer,
+    /// The result in f32.
+    wide: Option<&'a Buffer>,
+}
+
+impl<'a> Outputs<'a> {
+    /// The next three arguments.
+    fn bind(self, launch: Launch<'a>, call: &'a Call) -> Launch<'a> {
+        let launch = launch.output(self.y).output(self.log_sums);
+        match self.wide {
+            Some(wide) => launch.output(wide),
+            // Stands in for what the kernel won't write.
+            None => launch.input(&call.q.operand),
+        }
+    }
+}
+
+fn tile(call: &Call, to: Outputs) -> Result<()> {
+    let g = &call.geometry;
+    let launch = call.launch(&ATTENTION, &format!("fwd_tile_{}", call.width()))?;
+    to.bind(inputs(call, launch), call)
         .params(&call.params)
         .run(call.grid(call.most_queries, g.heads, g.value_dim))
 }
 
-fn decode(call: &mut Call, rows: usize, y: &Buffer, log_sums: &Buffer) -> Result<()> {
+/// What the first dispatch reads.
+fn inputs<'a>(call: &'a Call, launch: Launch<'a>) -> Launch<'a> {
+    let q = &call.q.operand;
+    call.scored(launch)
+        .input_or(call.sinks.as_ref(), q)
+        .input_or(call.lengths.as_ref(), q)
+}
+
+fn decode(call: &mut Call, rows: usize, to: Outputs) -> Result<()> {
     let wanted = (call.most_keys / PART).clamp(1, WANTED.div_ceil(rows));
     let part = call.most_keys.div_ceil(wanted).next_multiple_of(32).max(32);
     let parts = call.most_keys.div_ceil(part).max(1);
     (call.params.parts, call.params.part) = (parts as u32, part as u32);
     let (call, g) = (&*call, call.geometry);
+    // One part leaves nothing to merge.
     let partial = match parts {
         1 => 1,
         _ => rows * parts * (g.value_dim + 2),
     };
     let partial = alloc(call.device, partial, DType::F32)?;
-    let dims = if g.dim.max(g.value_dim) <= 128 {
-        128
-    } else {
-        512
+    let dims = match g.dim.max(g.value_dim) {
+        ..=128 => 128,
+        _ => 512,
     };
-    let q = &call.q.operand;
-    call.launch(&ATTENTION_DECODE, &format!("fwd_decode_{dims}"))?
-        .input(q)
-        .input(&call.k.operand)
-        .input(&call.v.operand)
-        .input_or(call.mask.as_ref(), q)
-        .input_or(call.mask.as_ref(), q)
-        .input_or(call.sinks.as_ref(), q)
-        .input_or(call.lengths.as_ref(), q)
-        .output(y)
-        .output(log_sums)
+    let launch = call.launch(&ATTENTION_DECODE, &format!("fwd_decode_{dims}"))?;
+    to.bind(inputs(call, launch), call)
         .output(&partial)
         .params(&call.params)
         .run(grid::counted(
@@ -94,11 +116,11 @@ fn decode(call: &mut Call, rows: usize, y: &Buffer, log_sums: &Buffer) -> Result
     if parts == 1 {
         return Ok(());
     }
-    call.launch(&ATTENTION_DECODE, "fwd_merge")?
+    let launch = call
+        .launch(&ATTENTION_DECODE, "fwd_merge")?
         .input_buffer(&partial)
-        .input_or(call.sinks.as_ref(), q)
-        .output(y)
-        .output(log_sums)
+        .input_or(call.sinks.as_ref(), &call.q.operand);
+    to.bind(launch, call)
         .params(&call.params)
         .run(grid::row_per_threadgroup(rows, g.value_dim, 1))
 }

@@ -43,6 +43,7 @@ pub struct Params {
     pub wants_v: u32,
     pub wants_mask: u32,
     pub wants_sinks: u32,
+    pub wants_wide: u32,
     pub keep: f32,
     pub scale: f32,
     pub softcap: f32,
@@ -53,7 +54,7 @@ crate::metal::mirror::assert_mirrors! {
     Params => "attention" AttentionParams {
         q, k, v, y, grad, dq, dk, dv, mask, dropout_row, mask_dims, batch, heads, kv_heads, group, queries, keys, dim,
         value_dim, packed, most_queries, length_words, length_stride, mask_kind, has_sinks, has_left, has_right, left, right,
-        has_dropout, seed_low, seed_high, threshold, aligned, parts, part, wants_k, wants_v, wants_mask, wants_sinks, keep,
+        has_dropout, seed_low, seed_high, threshold, aligned, parts, part, wants_k, wants_v, wants_mask, wants_sinks, wants_wide, keep,
         scale, softcap
     }
 }
