@@ -98,7 +98,7 @@ inline void rotate_octs(
         uint i = lane + k * 32u;
         if (i < rotated_octs(p.rotary)) {
             Angles a = angles_at(cos, sin, ids, p.rotary, batch, position, 4u * i);
-            rotate<INTERLEAVED>(octs.low[k], octs.high[k], a);
+            rotate_pairs<INTERLEAVED>(octs.low[k], octs.high[k], a);
         }
     }
 }

@@ -42,7 +42,7 @@ inline void rope_oct(device const T* x, device T* y, Oct o, bool rotated, Angles
     float4 low = load4(x + o.low, ulong(o.low_left), aligned, 0.0f);
     float4 high = load4(x + o.high, ulong(o.high_left), aligned, 0.0f);
     if (rotated) {
-        rotate<INTERLEAVED>(low, high, a);
+        rotate_pairs<INTERLEAVED>(low, high, a);
     }
     store4(y + o.low, ulong(o.low_left), aligned, low);
     store4(y + o.high, ulong(o.high_left), aligned, high);

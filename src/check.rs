@@ -1,10 +1,11 @@
 //! Argument checks. Every error names the function that was called, what it got and what it expects.
 
 use crate::op::Spec;
-use candle_core::{DType, Error, Layout, Result, Tensor};
+use candle_core::{DType, Device, Error, Layout, Result, Tensor};
 use std::sync::OnceLock;
 
 /// An error of this crate's ops: `function: message`.
+#[cold]
 pub fn error(op: &str, message: impl std::fmt::Display) -> Error {
     Error::Msg(format!("{op}: {message}")).bt()
 }
@@ -26,6 +27,7 @@ pub fn unsupported_dtype(op: &str, dtype: DType) -> Error {
 }
 
 /// A floating-point tensor. f64 passes: its result comes from the composed reference.
+#[inline]
 pub fn is_float<'a>(op: &str, x: impl Into<Spec<'a>>) -> Result<()> {
     match x.into().dtype {
         DType::F32 | DType::F16 | DType::BF16 | DType::F64 => Ok(()),
@@ -33,31 +35,39 @@ pub fn is_float<'a>(op: &str, x: impl Into<Spec<'a>>) -> Result<()> {
     }
 }
 
-/// The first argument is a floating-point tensor, and the others (called `names`) have its dtype. All have a number of
-/// elements that a `usize` holds, broadcast dims included.
+/// The first argument is a floating-point tensor, and the others (called `names`) have its dtype.
+#[inline]
 pub fn same_floats(op: &str, names: &[&str], args: &[Spec<'_>]) -> Result<()> {
+    let dtype = args[0].dtype;
     is_float(op, args[0])?;
-    for (name, arg) in names.iter().zip(args) {
-        same_dtype(op, args[0].dtype, name, arg.dtype)?;
-        fits_in_memory(op, name, arg.dims())?;
+    for (i, arg) in args.iter().enumerate() {
+        if arg.dtype != dtype {
+            return same_dtype(op, dtype, names.get(i).unwrap_or(&"an argument"), arg.dtype);
+        }
     }
     Ok(())
 }
 
 /// All arguments (called `names`) live on one device.
+#[inline]
 pub fn same_device(op: &str, names: &[&str], args: &[&Tensor]) -> Result<()> {
     let first = args[0].device();
-    for (name, arg) in names.iter().zip(args).skip(1) {
-        if !first.same_device(arg.device()) {
-            let (got, expected) = (arg.device().location(), first.location());
-            let message = format!(
+    let same = |arg: &&Tensor| match (first, arg.device()) {
+        (Device::Cpu, Device::Cpu) => true,
+        (first, device) => first.same_device(device),
+    };
+    match args.iter().position(|arg| !same(arg)) {
+        None => Ok(()),
+        Some(i) => {
+            let (got, expected) = (args[i].device().location(), first.location());
+            let name = names.get(i).unwrap_or(&"an argument");
+            let message = format_args!(
                 "got {name} on {got:?}, expected {expected:?} as for {}",
                 names[0]
             );
-            return Err(error(op, message));
+            Err(error(op, message))
         }
     }
-    Ok(())
 }
 
 /// At least one dim.
@@ -73,16 +83,18 @@ pub fn fits_in_memory(op: &str, name: &str, dims: &[usize]) -> Result<()> {
     let count = dims
         .iter()
         .try_fold(1usize, |n, &dim| n.checked_mul(dim.max(1)));
-    // In f64, the widest dtype.
-    let bytes = count.and_then(|count| count.checked_mul(size_of::<f64>()));
     ensure(
-        bytes.is_some_and(|bytes| bytes <= isize::MAX as usize),
+        count.is_some_and(|count| count <= MOST_ELEMENTS),
         op,
         format_args!("got a shape of {dims:?} for {name}, expected one that memory can hold"),
     )
 }
 
+/// The elements of the largest tensor that can be addressed, in f64, the widest dtype.
+pub const MOST_ELEMENTS: usize = isize::MAX as usize / size_of::<f64>();
+
 /// `other` (called `name`) has x's dtype.
+#[inline]
 pub fn same_dtype(op: &str, x: DType, name: &str, other: DType) -> Result<()> {
     let message = format_args!("got {name} of dtype {other:?}, expected {x:?} as for x");
     ensure(x == other, op, message)

@@ -2,11 +2,13 @@
 
 mod architecture;
 mod arguments;
+mod attention;
 mod cases;
 mod conv2d;
 mod cross_entropy;
 mod devices;
 mod dropout;
+mod embedding;
 mod errors;
 mod fixtures;
 mod golden;

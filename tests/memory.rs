@@ -1,12 +1,13 @@
-//! What costs no memory: the gradient of a frozen weight, the unfolded image of a convolution. Allocations are counted, so
+//! What costs no memory: the gradient of a frozen weight, the unfolded image of a convolution, the scores of attention. Allocations are counted, so
 //! these tests have a process of their own.
 
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{DType, Device, ModuleT, Result, Tensor, Var};
 use candle_fused::nn::kv_cache::{FixedKvCache, FixedKvConfig, KvCache};
 use candle_fused::nn::lora::{LoraConfig, LoraLinear};
+use candle_fused::ops::{attention, AttentionConfig};
 use candle_fused::ops::{conv2d, conv2d_with, Act, Conv2dParams, ConvAlgo};
-use candle_fused::ops::{lora_with, Adapter};
+use candle_fused::ops::{linear_cross_entropy, lora_with, Adapter, LinearCrossEntropyConfig};
 use candle_nn::{Linear, VarBuilder, VarMap};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -257,5 +258,66 @@ fn a_convolution_unfolds_no_image() -> Result<()> {
         let peak = memory(run)?.peak;
         assert!(peak < unfolded / 3, "{peak} of {unfolded}");
     }
+    Ok(())
+}
+
+/// A loss over 4096 classes in chunks of 32 rows: the logits of all rows are never there, nor is anything of their size.
+#[test]
+fn a_loss_without_its_logits() -> Result<()> {
+    const ROWS: usize = 512;
+    const CLASSES: usize = 4096;
+    const LOGITS: usize = ROWS * CLASSES * 4;
+    let _alone = ALONE.lock().unwrap();
+    let var = |rows: usize| Var::from_tensor(&Tensor::rand(-1f32, 1., (rows, 64), &Device::Cpu)?);
+    let (x, w) = (var(ROWS)?, var(CLASSES)?);
+    let target = Tensor::zeros(ROWS, DType::U32, &Device::Cpu)?;
+    let config = LinearCrossEntropyConfig {
+        chunk_rows: Some(32),
+        ..Default::default()
+    };
+    let forward = memory(|| {
+        linear_cross_entropy(&x.detach(), &w.detach(), &target, &config)?;
+        Ok(())
+    })?;
+    assert!(forward.peak < LOGITS / 8, "{} bytes", forward.peak);
+    let train = memory(|| {
+        let grads = linear_cross_entropy(&x, &w, &target, &config)?.backward()?;
+        assert!(grads.get(&x).is_some() && grads.get(&w).is_some());
+        Ok(())
+    })?;
+    // The gradient of w is an eighth of the logits, and Candle's backward adds it to zeros.
+    assert!(train.largest < LOGITS / 7, "{} bytes", train.largest);
+    assert!(train.peak < LOGITS * 5 / 8, "{} bytes", train.peak);
+    Ok(())
+}
+
+/// Neither a forward nor a backward has a tensor of queries × keys.
+#[test]
+fn attention_keeps_no_scores() -> Result<()> {
+    let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
+    let (heads, len, dim) = (4, 2048, 64);
+    let var = || {
+        Var::from_tensor(&Tensor::randn(
+            0f32,
+            1.,
+            (1, heads, len, dim),
+            &Device::Cpu,
+        )?)
+    };
+    let (q, k, v) = (var()?, var()?, var()?);
+    let fused = memory(|| {
+        let y = attention(&q, &k, &v, &AttentionConfig::default())?;
+        y.backward().map(drop)
+    })?;
+    let stock = memory(|| {
+        let scores = (q.matmul(&k.t()?)? * 0.125)?;
+        let weights = candle_nn::ops::softmax(&scores, candle_core::D::Minus1)?;
+        weights.matmul(&v)?.backward().map(drop)
+    })?;
+    let ratio = fused.peak as f64 / stock.peak as f64;
+    println!("{} bytes, stock {}: {ratio:.3}", fused.peak, stock.peak);
+    assert!(ratio <= 0.15, "{} bytes, stock {}", fused.peak, stock.peak);
+    // A head's scores alone would be larger than anything that is allocated.
+    assert!(fused.largest < len * len * 4, "{} bytes", fused.largest);
     Ok(())
 }

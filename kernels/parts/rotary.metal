@@ -156,7 +156,7 @@ inline Angles angles_at(
 // ---- Rotation ----
 
 template <bool INTERLEAVED>
-inline void rotate(thread float4& low, thread float4& high, Angles t) {
+inline void rotate_pairs(thread float4& low, thread float4& high, Angles t) {
     float4 a = INTERLEAVED ? float4(low.x, low.z, high.x, high.z) : low;
     float4 b = INTERLEAVED ? float4(low.y, low.w, high.y, high.w) : high;
     float4 y = a * t.cos - b * t.sin;

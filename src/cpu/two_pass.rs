@@ -126,7 +126,7 @@ pub unsafe fn run_here<R: TwoPassRow>(op: R, rows: Range<usize>, cols: usize) {
     let units = rows;
     let pass = Pass::Both;
     dispatch(Blockwise {
-        op,
+        op: &op,
         blocks,
         units,
         pass,
@@ -144,7 +144,7 @@ pub unsafe fn measure_rows<R: TwoPassRow>(op: R, rows: usize, cols: usize) -> Ve
         parallel::ranges(blocks.count(), R::cost(cols.min(blocks.len)), 1, |units| {
             let pass = Pass::Measure(stats);
             dispatch(Blockwise {
-                op,
+                op: &op,
                 blocks,
                 units,
                 pass,
@@ -178,7 +178,7 @@ pub unsafe fn apply_rows<R: TwoPassRow>(op: R, cols: usize, stats: &[R::Stat]) {
     parallel::ranges(blocks.count(), cost, together, |units| {
         let pass = Pass::Apply(stats);
         dispatch(Blockwise {
-            op,
+            op: &op,
             blocks,
             units,
             pass,
@@ -256,7 +256,7 @@ enum Pass<'a, Stat> {
 /// Some blocks. The three passes are one kernel, so that `measure` and `apply` are compiled once for each op, element type and
 /// instruction set: as three kernels they took a sixth more of the code of all kernels.
 struct Blockwise<'a, R: TwoPassRow> {
-    op: R,
+    op: &'a R,
     blocks: Blocks,
     units: Range<usize>,
     pass: Pass<'a, R::Stat>,

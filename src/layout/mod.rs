@@ -37,28 +37,30 @@ pub struct MatrixLayout {
 impl MatrixLayout {
     /// `None` where no single stride leads from row to row.
     pub fn new(layout: &Layout) -> Option<Self> {
-        let (leading, last) = layout
-            .dims()
-            .split_at(layout.dims().len().saturating_sub(1));
-        let cols = last.first().copied().unwrap_or(1);
-        let rows = leading.iter().product();
+        let (dims, strides) = (layout.dims(), layout.stride());
+        let leading = dims.len().saturating_sub(1);
+        let cols = dims.last().copied().unwrap_or(1);
+        let rows = dims[..leading].iter().product();
         if rows * cols == 0 {
             return Some(Self::contiguous(rows, cols));
         }
-        let strides = layout.stride()[..leading.len()].to_vec();
-        let row = match collapsed(&Layout::new(Shape::from(leading), strides, 0))[..] {
-            [] => cols,
-            [(_, stride)] => stride,
-            _ => return None,
-        };
-        let col = layout.stride().last().copied().unwrap_or(1);
-        // The stride of a single column is never used, and may be anything.
-        let col = if cols == 1 { 1 } else { col };
+        // As `collapsed` merges dims, without its allocation: tiny products take as long as a few of them.
+        let mut row = None;
+        for (&dim, &stride) in dims[..leading].iter().zip(strides) {
+            match row {
+                _ if dim == 1 => {}
+                None => row = Some(stride),
+                Some(outer) if outer == dim * stride => row = Some(stride),
+                Some(_) => return None,
+            }
+        }
+        let col = strides.last().copied().unwrap_or(1);
         Some(MatrixLayout {
             rows,
             cols,
-            row,
-            col,
+            row: row.unwrap_or(cols),
+            // The stride of a single column is never used, and may be anything.
+            col: if cols == 1 { 1 } else { col },
         })
     }
 
@@ -83,9 +85,10 @@ impl MatrixLayout {
     }
 
     pub fn of_shape(shape: &Shape) -> Self {
-        let cols = shape.dims().last().copied().unwrap_or(1);
-        let rows = shape.dims().iter().rev().skip(1).product();
-        Self::contiguous(rows, cols)
+        match shape.dims() {
+            [leading @ .., cols] => Self::contiguous(leading.iter().product(), *cols),
+            [] => Self::contiguous(1, 1),
+        }
     }
 }
 

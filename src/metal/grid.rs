@@ -166,6 +166,17 @@ pub(crate) fn columns(cols: usize, parts: usize) -> Grid {
     }
 }
 
+/// Threadgroups of so many simdgroups, for kernels that count both on their own.
+///
+/// Kernel: every `threadgroup_position_in_grid` is one piece of work.
+pub(crate) fn counted(groups: [usize; 3], simdgroups: usize) -> Grid {
+    Grid {
+        groups,
+        threads: [simdgroups * SIMD, 1, 1],
+        shrink: Shrink::Never,
+    }
+}
+
 /// A threadgroup of four simdgroups for each tile of `side` by `side` elements.
 ///
 /// Kernel: the tile begins at row `threadgroup_position_in_grid.y * side` and column `.x * side`, to be checked.

@@ -74,6 +74,7 @@ macro_rules! sources {
 }
 
 parts! {
+    ATTENTION_PARTS = "parts/attention",
     CODES = "parts/codes",
     COMMON = "parts/common",
     CONV2D_PARAMS = "parts/conv2d_params",
@@ -87,6 +88,9 @@ parts! {
 sources! {
     ACTIVATION = "activation",
     AFFINE_ACT = "affine_act",
+    ATTENTION = "attention" + ATTENTION_PARTS,
+    ATTENTION_BWD = "attention_bwd" + ATTENTION_PARTS,
+    ATTENTION_DECODE = "attention_decode" + ATTENTION_PARTS,
     BINARY_ACT = "binary_act",
     BITLINEAR = "bitlinear" + TILES + CODES,
     CONV2D = "conv2d" + CONV2D_PARAMS,

@@ -12,7 +12,6 @@ pub(crate) trait AnyOp: Send + Sync {
     /// [`Op::ARGS`]
     fn arg_names(&self) -> &'static [&'static str];
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()>;
-    fn held(&self) -> Vec<&Tensor>;
     fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage>;
     #[cfg(feature = "metal")]
     fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage>;
@@ -26,9 +25,6 @@ impl<O: Op> AnyOp for O {
     }
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
         super::check(self, name, args)
-    }
-    fn held(&self) -> Vec<&Tensor> {
-        Op::held(self)
     }
     fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
         Op::cpu(self, args)
@@ -58,6 +54,7 @@ impl<O: InplaceOp> AnyInplaceOp for O {
         if O::FLOATS {
             check::same_floats(name, O::ARGS, args)?;
         }
+        check::frozen(name, &Op::held(self))?;
         InplaceOp::check_inplace(self, name, args)
     }
     fn cpu_inplace(&self, x: ArgMut<CpuStorage>, rest: Args<CpuStorage>) -> Result<()> {

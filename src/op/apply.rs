@@ -36,8 +36,16 @@ pub(crate) fn apply_inplace<O: InplaceOp>(
 }
 
 fn by_reference(name: &'static str, op: &dyn AnyOp, args: &[&Tensor]) -> Result<Tensor> {
+    addressable(name, op.arg_names(), args)?;
     op.check(name, &specs(args))?;
     op.reference(args)
+}
+
+/// All arguments (called `names`) have as many elements as memory can hold, those that a stride of 0 repeats included. A
+/// kernel's arguments are checked for that at its door.
+pub(super) fn addressable(name: &str, names: &[&str], args: &[&Tensor]) -> Result<()> {
+    let mut args = args.iter().zip(names);
+    args.try_for_each(|(arg, called)| check::fits_in_memory(name, called, arg.dims()))
 }
 
 fn in_graph(name: &'static str, op: Box<dyn AnyOp>, args: &[&Tensor]) -> Result<Tensor> {
@@ -65,6 +73,7 @@ fn in_place(name: &'static str, op: &dyn AnyInplaceOp, x: &Tensor, rest: &[&Tens
     check::same_device(name, op.arg_names(), &args)?;
     check::untracked(name, x)?;
     if x.elem_count() == 0 || !check::is_served(x) {
+        addressable(name, op.arg_names(), &args)?;
         op.check_inplace(name, &specs(&args))?;
         // An empty layout has zero strides, which Candle would take for repeated elements: there is nothing to do.
         return match x.elem_count() {

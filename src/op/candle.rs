@@ -110,24 +110,44 @@ fn spec<'a, S: KernelStorage>(&(storage, layout): &Arg<'a, S>) -> Spec<'a> {
     }
 }
 
-/// The layout has a stride for each dim, and every element of it lies in a storage of `len` elements. A tensor that Candle made
-/// has such a layout; one that a user passes to `cpu_fwd` by hand, or makes a tensor of, need not have.
-pub(super) fn in_bounds(name: &'static str, len: usize, layout: &Layout) -> Result<()> {
+/// Refuses an argument whose layout a kernel could not follow: there must be a stride for each dim, every element must lie in
+/// the storage, and the elements, those that a stride of 0 repeats included, must be as many as memory can hold. A tensor
+/// that Candle made fails the last alone; a layout that a user passes to `cpu_fwd` by hand, or makes a tensor of, may fail all.
+/// Returns whether the argument has no elements.
+#[inline]
+pub(super) fn admit<S: KernelStorage>(
+    name: &'static str,
+    called: &[&str],
+    i: usize,
+    (storage, layout): &Arg<'_, S>,
+) -> Result<bool> {
     let (dims, strides) = (layout.dims(), layout.stride());
-    let mut extents = dims.iter().zip(strides);
-    let last = extents.try_fold(layout.start_offset(), |at, (&dim, &stride)| {
-        at.checked_add(dim.saturating_sub(1).checked_mul(stride)?)
-    });
-    let inside = dims.contains(&0) || last.is_some_and(|last| last < len);
-    match dims.len() == strides.len() && inside {
-        true => Ok(()),
-        false => Err(check::error(
-            name,
-            format!(
-                "got {layout:?} of a storage of {len} elements, expected a layout inside of it"
-            ),
-        )),
+    let (mut last, mut count, mut empty) = (layout.start_offset(), 1usize, false);
+    // What overflows saturates, and is then too large for any storage or memory.
+    for (&dim, &stride) in dims.iter().zip(strides) {
+        empty |= dim == 0;
+        // A dim of 0 must not hide an overflow: kernels multiply the other dims without it.
+        let dim = dim.max(1);
+        count = count.saturating_mul(dim);
+        last = last.saturating_add((dim - 1).saturating_mul(stride));
     }
+    let is_layout = dims.len() == strides.len() && (empty || last < storage.len());
+    match is_layout && count <= check::MOST_ELEMENTS {
+        true => Ok(empty),
+        false => Err(refused(name, called, i, storage.len(), layout)),
+    }
+}
+
+#[cold]
+fn refused(name: &'static str, called: &[&str], i: usize, len: usize, layout: &Layout) -> Error {
+    let called = called.get(i).copied().unwrap_or("an argument");
+    let fits = check::fits_in_memory(name, called, layout.dims());
+    fits.err().unwrap_or_else(|| {
+        let message = format_args!(
+            "got {layout:?} of a storage of {len} elements for {called}, expected a layout inside of it"
+        );
+        check::error(name, message)
+    })
 }
 
 /// No two elements of an in-place op's target are the same memory.
@@ -146,12 +166,12 @@ pub(crate) fn forward<S: KernelStorage, const N: usize>(
     name: &'static str,
     args: [Arg<'_, S>; N],
 ) -> OpResult<S> {
-    for (storage, layout) in &args {
-        in_bounds(name, storage.len(), layout)?;
+    let mut empty = false;
+    for (i, arg) in args.iter().enumerate() {
+        empty |= admit(name, op.arg_names(), i, arg)?;
     }
     op.check(name, &args.each_ref().map(spec))?;
-    check::frozen(name, &op.held())?;
-    if args.iter().all(|(_, layout)| !layout.dims().contains(&0)) {
+    if !empty {
         return S::run(name, op, &args);
     }
     let layouts = args.map(|(_, layout)| without_places(layout));
@@ -206,13 +226,12 @@ pub(crate) fn inplace<S: KernelStorage>(
     rest: Args<S>,
 ) -> Result<()> {
     let args = [&[(&*x.0, x.1)], rest].concat();
-    for (storage, layout) in &args {
-        in_bounds(name, storage.len(), layout)?;
+    for (i, arg) in args.iter().enumerate() {
+        admit(name, op.arg_names(), i, arg)?;
     }
     no_overlap(name, x.1)?;
     let specs: Vec<Spec> = args.iter().map(spec).collect();
     op.check_inplace(name, &specs)?;
-    check::frozen(name, &op.held())?;
     match x.1.dims().contains(&0) {
         true => Ok(()),
         false => S::run_inplace(name, op, x, rest),

@@ -156,7 +156,17 @@ pub(crate) fn check<O: Op>(op: &O, name: &'static str, args: &[Spec<'_>]) -> Res
     if O::FLOATS {
         check::same_floats(name, O::ARGS, args)?;
     }
+    check::frozen(name, &op.held())?;
     op.check(name, args)
+}
+
+/// Calls `f` with the checks' view of up to nine tensors, without the allocation of [`specs`].
+pub(crate) fn with_specs<R>(args: &[&Tensor], f: impl FnOnce(&[Spec<'_>]) -> R) -> R {
+    let mut specs = [Spec::from(args[0]); 9];
+    for (spec, &arg) in specs.iter_mut().zip(args) {
+        *spec = arg.into();
+    }
+    f(&specs[..args.len()])
 }
 
 /// The checks' view of tensors.

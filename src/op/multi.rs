@@ -21,7 +21,8 @@
 //! Candle adds that gradient up in the pass's `GradStore` by a tracked sum, which keeps it alive up to the node that reads
 //! the letter, but no longer than the pass: a letter whose seal is gone counts for nothing.
 
-use super::{signature, specs, with_storages, Args, Grads, Op, OpResult, OpResults, Spec};
+use super::apply::addressable;
+use super::{signature, with_specs, with_storages, Args, Grads, Op, OpResult, OpResults, Spec};
 use crate::check;
 use candle_core::op::BackpropOp;
 #[cfg(feature = "metal")]
@@ -55,38 +56,48 @@ pub(crate) fn apply_multi<O: MultiOp>(
     args: &[&Tensor],
 ) -> Result<Vec<Tensor>> {
     check::same_device(name, O::ARGS, args)?;
-    op.check(name, &specs(args))?;
+    addressable(name, O::ARGS, args)?;
+    with_specs(args, |specs| op.check(name, specs))?;
     if !check::has_kernel(args[0]) {
         return op.reference(args);
     }
-    let outputs: Vec<(Storage, Shape)> = match args[0].device() {
+    match args[0].device() {
         #[cfg(feature = "metal")]
-        Device::Metal(_) => wrapped(
-            with_storages(name, args, |args| op.metal(args))?,
-            Storage::Metal,
-        ),
-        Device::Cpu => wrapped(
-            with_storages(name, args, |args| op.cpu(args))?,
-            Storage::Cpu,
-        ),
+        Device::Metal(_) => {
+            let outputs = with_storages(name, args, |args| op.metal(args))?;
+            results(name, op, args, outputs, Storage::Metal)
+        }
+        Device::Cpu => {
+            let outputs = with_storages(name, args, |args| op.cpu(args))?;
+            results(name, op, args, outputs, Storage::Cpu)
+        }
         device => {
             let location = device.location();
-            return Err(check::error(
-                name,
-                format!("got a tensor on {location:?}, expected CPU or Metal"),
-            ));
+            let message = format_args!("got a tensor on {location:?}, expected CPU or Metal");
+            Err(check::error(name, message))
         }
-    };
-    let returned = outputs.len() - O::SAVED;
-    if !args.iter().any(|t| t.track_op()) {
-        return Ok(outputs.into_iter().take(returned).map(untracked).collect());
     }
-    in_graph(name, op, args, outputs, returned)
 }
 
-fn wrapped<S>(outputs: Vec<(S, Shape)>, wrap: fn(S) -> Storage) -> Vec<(Storage, Shape)> {
-    let outputs = outputs.into_iter();
-    outputs.map(|(s, shape)| (wrap(s), shape)).collect()
+/// The outputs that are not saved, as tensors; in a graph where an argument tracks gradients.
+fn results<O: MultiOp, S>(
+    name: &'static str,
+    op: O,
+    args: &[&Tensor],
+    outputs: Vec<(S, Shape)>,
+    wrap: fn(S) -> Storage,
+) -> Result<Vec<Tensor>> {
+    let returned = outputs.len() - O::SAVED;
+    let outputs = outputs.into_iter().map(|(s, shape)| (wrap(s), shape));
+    match args.iter().any(|t| t.track_op()) {
+        true => in_graph(name, op, args, outputs.collect(), returned),
+        false => {
+            // Not `collect`, which would look for room in the memory of the larger pairs, and then give most of it back.
+            let mut tensors = Vec::with_capacity(returned);
+            tensors.extend(outputs.take(returned).map(untracked));
+            Ok(tensors)
+        }
+    }
 }
 
 fn untracked((storage, shape): (Storage, Shape)) -> Tensor {

@@ -1,14 +1,16 @@
 //! The storages that kernels read and write: the CPU's and Metal's, by one trait.
 
 use super::any::{AnyInplaceOp, AnyOp};
-use super::candle::in_bounds;
+use super::candle::admit;
 use super::{by_reference, ArgMut, Args, OpResult};
 use crate::check;
 use candle_core::backend::BackendStorage;
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
-use candle_core::{CpuStorage, CustomOp1, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor};
-use std::cell::RefCell;
+use candle_core::{
+    CpuStorage, CustomOp1, CustomOp2, CustomOp3, Error, Layout, Result, Shape, Tensor,
+};
+use std::cell::{Cell, RefCell};
 
 /// A storage of a device that has kernels.
 pub(crate) trait KernelStorage: BackendStorage {
@@ -30,16 +32,24 @@ pub(crate) trait KernelStorage: BackendStorage {
 /// What is done with storages, once.
 type Reader<'a, S> = &'a mut dyn FnMut(Args<S>) -> Result<()>;
 
-/// Applies a CustomOp of as many arguments as there are tensors, and drops its result.
-macro_rules! apply_to {
-    ($tensors:expr, $op:expr) => {
-        match *$tensors {
-            [x] => x.apply_op1_no_bwd(&$op).map(drop),
-            [x, y] => x.apply_op2_no_bwd(y, &$op).map(drop),
-            [x, y, z] => x.apply_op3_no_bwd(y, z, &$op).map(drop),
-            _ => Ok(()),
+/// Applies a CustomOp that calls a [`Reader`] to as many tensors as there are.
+macro_rules! apply_reader {
+    ($tensors:expr, $op:expr) => {{
+        let op = $op;
+        let made = match *$tensors {
+            [x] => x.apply_op1_no_bwd(&op),
+            [x, y] => x.apply_op2_no_bwd(y, &op),
+            [x, y, z] => x.apply_op3_no_bwd(y, z, &op),
+            _ => Err(check::error(
+                op.name,
+                "up to three storages are read at a time",
+            )),
+        };
+        match op.done.get() {
+            true => Ok(()),
+            false => made.map(drop),
         }
-    };
+    }};
 }
 
 impl KernelStorage for CpuStorage {
@@ -79,15 +89,36 @@ impl KernelStorage for CpuStorage {
         }
     }
     fn read(name: &'static str, tensors: &[&Tensor], f: Reader<'_, Self>) -> Result<()> {
-        let f = RefCell::new(f);
-        apply_to!(tensors, ReadCpu { name, f })
+        apply_reader!(tensors, ReadCpu::new(name, f))
     }
 }
 
-/// Candle calls `cpu_fwd` with the storage that it has locked; the result is an empty tensor.
-struct ReadCpu<'a> {
+/// A CustomOp that shows the storages which Candle has locked for it to a [`Reader`]. It has no result, so it ends in an
+/// error, which costs less than an empty tensor: `done` tells that error from one of the reader's.
+struct Read<'a, S> {
     name: &'static str,
-    f: RefCell<Reader<'a, CpuStorage>>,
+    f: RefCell<Reader<'a, S>>,
+    done: Cell<bool>,
+}
+
+type ReadCpu<'a> = Read<'a, CpuStorage>;
+#[cfg(feature = "metal")]
+type ReadMetal<'a> = Read<'a, MetalStorage>;
+
+impl<'a, S> Read<'a, S> {
+    fn new(name: &'static str, f: Reader<'a, S>) -> Self {
+        Read {
+            name,
+            f: RefCell::new(f),
+            done: Cell::new(false),
+        }
+    }
+
+    fn show<R>(&self, args: Args<S>) -> Result<R> {
+        self.f.borrow_mut()(args)?;
+        self.done.set(true);
+        Err(Error::Msg(String::new()))
+    }
 }
 
 /// One of Candle's traits for [`ReadCpu`].
@@ -98,8 +129,7 @@ macro_rules! read_cpu {
                 self.name
             }
             fn cpu_fwd(&self, $($s: &CpuStorage, $l: &Layout),+) -> Result<(CpuStorage, Shape)> {
-                self.f.borrow_mut()(&[$(($s, $l)),+])?;
-                Ok((CpuStorage::F32(Vec::new()), 0.into()))
+                self.show(&[$(($s, $l)),+])
             }
         }
     };
@@ -125,25 +155,10 @@ impl KernelStorage for MetalStorage {
         op.metal_inplace(x, rest)
     }
     fn read(name: &'static str, tensors: &[&Tensor], f: Reader<'_, Self>) -> Result<()> {
-        let f = RefCell::new(f);
-        apply_to!(tensors, ReadMetal { name, f })
+        apply_reader!(tensors, ReadMetal::new(name, f))
     }
 }
 
-/// As [`ReadCpu`].
-#[cfg(feature = "metal")]
-struct ReadMetal<'a> {
-    name: &'static str,
-    f: RefCell<Reader<'a, MetalStorage>>,
-}
-
-/// The first of several names.
-#[cfg(feature = "metal")]
-macro_rules! first_of {
-    ($first:ident $(, $rest:ident)*) => {
-        $first
-    };
-}
 /// One of Candle's traits for [`ReadMetal`].
 #[cfg(feature = "metal")]
 macro_rules! read_metal {
@@ -157,8 +172,7 @@ macro_rules! read_metal {
                 Err(check::error(self.name, "got a tensor on the CPU, expected Metal"))
             }
             fn metal_fwd(&self, $($s: &MetalStorage, $l: &Layout),+) -> Result<(MetalStorage, Shape)> {
-                self.f.borrow_mut()(&[$(($s, $l)),+])?;
-                Ok((first_of!($($s),+).clone(), 0.into()))
+                self.show(&[$(($s, $l)),+])
             }
         }
     };
@@ -199,8 +213,8 @@ fn nested<S: KernelStorage>(
     }
     let (now, rest) = tensors.split_at(tensors.len().min(3));
     S::read(name, now, &mut |read| {
-        for (storage, layout) in read {
-            in_bounds(name, storage.len(), layout)?;
+        for (i, arg) in read.iter().enumerate() {
+            admit(name, &[], i, arg)?;
         }
         match rest.is_empty() && args.is_empty() {
             true => f(read),

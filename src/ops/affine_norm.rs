@@ -3,25 +3,32 @@
 use crate::check;
 use crate::layout::as_vector;
 use crate::op::{self, Grads, Op, Spec};
-use candle_core::shape::Dim;
 use candle_core::{Result, Tensor};
 use std::sync::{Mutex, PoisonError};
 
-/// The arguments of a norm of `x` with vectors over dim `dim`. A bias without a weight gets a weight of ones.
+/// The arguments of a norm of `x` with vectors of `len` elements. A bias without a weight gets a weight of ones.
 pub fn with_args<R>(
     x: &Tensor,
-    dim: impl Dim,
+    len: usize,
     weight: Option<&Tensor>,
     bias: Option<&Tensor>,
     f: impl FnOnce(&[&Tensor]) -> Result<R>,
 ) -> Result<R> {
-    // A rank that the norm will refuse has no such dim.
-    let len = dim
-        .to_index(x.shape(), "norm")
-        .map_or(0, |dim| x.dims()[dim]);
-    let vector = |v: Option<&Tensor>| v.map(|v| as_vector(v, len)).transpose();
-    let (weight, bias) = (vector(weight)?, vector(bias)?);
-    let (weight, bias) = (weight.as_ref(), bias.as_ref());
+    let is_vector = |v: Option<&Tensor>| v.is_none_or(|v| v.dims() == [len]);
+    if !is_vector(weight) || !is_vector(bias) {
+        let vector = |v: Option<&Tensor>| v.map(|v| as_vector(v, len)).transpose();
+        let (weight, bias) = (vector(weight)?, vector(bias)?);
+        return with_vectors(x, weight.as_ref(), bias.as_ref(), f);
+    }
+    with_vectors(x, weight, bias, f)
+}
+
+fn with_vectors<R>(
+    x: &Tensor,
+    weight: Option<&Tensor>,
+    bias: Option<&Tensor>,
+    f: impl FnOnce(&[&Tensor]) -> Result<R>,
+) -> Result<R> {
     match (weight, bias) {
         (None, None) => f(&[x]),
         (Some(weight), None) => f(&[x, weight]),
@@ -30,11 +37,15 @@ pub fn with_args<R>(
     }
 }
 
-/// The vectors behind x have an element for each of the `len` of its `of_what`.
-pub fn check_vectors(name: &str, args: &[Spec<'_>], len: usize, of_what: &str) -> Result<()> {
-    // The last first: a weight of ones may have been made for the bias.
-    let mut vectors = args.iter().zip(["x", "weight", "bias"]).skip(1).rev();
-    vectors.try_for_each(|(&vector, called)| check::vector(name, called, vector, len, of_what))
+/// The vectors, a weight and a bias as far as there are any, have an element for each of the `len` of x's `of_what`.
+pub fn check_vectors(name: &str, vectors: &[Spec<'_>], len: usize, of_what: &str) -> Result<()> {
+    // The bias first: a weight of ones may have been made for it.
+    for (i, called) in [(1, "bias"), (0, "weight")] {
+        if let Some(&vector) = vectors.get(i) {
+            check::vector(name, called, vector, len, of_what)?;
+        }
+    }
+    Ok(())
 }
 
 /// A weight of ones for `x`, as long as `bias`. The last one is kept: a layer asks for the same at every step.

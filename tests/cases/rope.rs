@@ -30,7 +30,7 @@ const SIZES: Grid = &[
     &[2, 3, 70, 256],
 ];
 /// For variants of the main calls.
-const FEW: Grid = &[&[11, 2, 3, 12], &[2, 3, 5, 8], &[2, 3, 4, 70]];
+const FEW: Grid = &[&[2, 2, 3, 16], &[2, 3, 2, 70]];
 
 const MAIN: [Measured; 5] = [
     size("1x4x1x64", &[1, 4, 1, 64])

@@ -7,15 +7,15 @@ use crate::cpu::element::Element;
 use crate::cpu::parallel::{self, Shared};
 use crate::cpu::scratch;
 use crate::cpu::simd::{dispatch, Kernel, Simd};
+use half::{bf16, f16};
 use std::any::TypeId;
 use std::ops::Range;
 
 /// `x[i]·W[j] [+ u[i]·B[j]] [+ addend[i, j]]`
 #[derive(Clone, Copy)]
 pub struct Gemv<'a, T> {
-    x: Matrix<'a, f32>,
-    w: Matrix<'a, T>,
-    low: (Matrix<'a, f32>, Matrix<'a, T>),
+    /// x and W, u and B: the sums of their products are added up.
+    terms: [(Matrix<'a, f32>, Matrix<'a, T>); 2],
     addend: Option<Matrix<'a, T>>,
 }
 
@@ -40,7 +40,8 @@ impl<'a, T: Element> Gemv<'a, T> {
             assert!(u.has_dense_rows() && b.has_dense_rows());
         }
         assert!(addend.is_none_or(|m| (m.rows, m.cols) == (x.rows, w.rows)));
-        Gemv { x, w, low, addend }
+        let terms = [(x, w), low];
+        Gemv { terms, addend }
     }
 
     /// Writes the activated results.
@@ -48,47 +49,41 @@ impl<'a, T: Element> Gemv<'a, T> {
     /// # Safety
     /// `to` has room for every (i, j), and nothing else touches it.
     pub unsafe fn run<O: Element>(&self, act: Act, to: Output<O>) {
-        let cost = (2 * self.w.cols + self.low.1.cols + 16) * self.x.rows.div_ceil(4);
-        let direct = act == Act::Identity && TypeId::of::<O>() == TypeId::of::<f32>();
-        parallel::ranges(self.w.rows, cost, OUTPUTS, |outputs| match direct {
-            true => dispatch(Share {
+        let [(x, w), (_, b)] = &self.terms;
+        let cost = (2 * w.cols + b.cols + 16) * x.rows.div_ceil(4);
+        parallel::ranges(w.rows, cost, OUTPUTS, |outputs| match act {
+            Act::Identity => dispatch(Share {
                 gemv: self,
                 outputs,
-                to: Output {
-                    out: Shared::new(to.out.get().cast()),
-                    row: to.row,
-                    col: to.col,
-                },
+                to: Rounded::new(to),
             }),
             // SAFETY: the caller has room for every output, and no other range has these.
-            false => unsafe { self.activated(outputs, act, to) },
+            _ => unsafe { self.activated(outputs, act, to) },
         });
     }
 
-    /// The sums are gathered beside the output in f32, activated, and then rounded to the output's type: the product is
-    /// compiled for one type of outputs.
+    /// The sums are gathered beside the output in f32, activated, and then rounded to the output's type.
     ///
     /// # Safety
     /// As for [`Gemv::run`], and no other thread writes these outputs.
     unsafe fn activated<O: Element>(&self, outputs: Range<usize>, act: Act, to: Output<O>) {
-        let (few, many, start) = (self.x.rows, outputs.len(), outputs.start);
+        let [(x, w), (u, b)] = self.terms;
+        let (few, many, start) = (x.rows, outputs.len(), outputs.start);
         let by_row = to.col == 1;
         let (rows, width) = if by_row { (few, many) } else { (many, few) };
         scratch::with([few * many], |[sums]| {
             let part = Gemv {
-                x: self.x,
-                w: self.w.rows(outputs.clone()),
-                low: (self.low.0, self.low.1.rows(outputs.clone())),
+                terms: [(x, w), (u, b)].map(|(x, w)| (x, w.rows(outputs.clone()))),
                 addend: self.addend.map(|m| m.t().rows(outputs).t()),
             };
             dispatch(Share {
                 gemv: &part,
                 outputs: 0..many,
-                to: Output {
+                to: Rounded::new(Output {
                     out: Shared::new(sums),
                     row: if by_row { many } else { 1 },
                     col: if by_row { 1 } else { few },
-                },
+                }),
             });
             let stride = if by_row { to.row } else { to.col };
             // SAFETY: the scratch has few · many sums, all of which `Share` has written. They go to the outputs from `start`
@@ -101,6 +96,55 @@ impl<'a, T: Element> Gemv<'a, T> {
     }
 }
 
+/// An [`Output`] of any element type. The type is a value, so that the product is compiled once for all of them.
+#[derive(Clone, Copy)]
+struct Rounded {
+    out: Shared<u8>,
+    row: usize,
+    col: usize,
+    to: RoundTo,
+}
+
+#[derive(Clone, Copy)]
+enum RoundTo {
+    F32,
+    F16,
+    Bf16,
+}
+
+impl Rounded {
+    fn new<O: Element>(to: Output<O>) -> Self {
+        let element = TypeId::of::<O>();
+        Rounded {
+            out: Shared::new(to.out.get().cast()),
+            row: to.row,
+            col: to.col,
+            to: match () {
+                _ if element == TypeId::of::<f16>() => RoundTo::F16,
+                _ if element == TypeId::of::<bf16>() => RoundTo::Bf16,
+                _ => RoundTo::F32,
+            },
+        }
+    }
+
+    /// Rounds result (i, j) and writes it to its place.
+    ///
+    /// # Safety
+    /// The output has room for (i, j), and nothing else touches it.
+    #[inline(always)]
+    unsafe fn write(self, i: usize, j: usize, result: f32) {
+        let (out, at) = (self.out.get(), i * self.row + j * self.col);
+        // SAFETY: `out` is the output's pointer, of the type that `to` names, and has room for element `at`.
+        unsafe {
+            match self.to {
+                RoundTo::F32 => *out.cast::<f32>().add(at) = result,
+                RoundTo::F16 => *out.cast::<f16>().add(at) = f16::narrow(result),
+                RoundTo::Bf16 => *out.cast::<bf16>().add(at) = bf16::narrow(result),
+            }
+        }
+    }
+}
+
 /// Ranges begin at multiples of this many outputs, a multiple of the three or four that are computed side by side.
 const OUTPUTS: usize = 12;
 
@@ -109,7 +153,7 @@ const OUTPUTS: usize = 12;
 struct Share<'a, T> {
     gemv: &'a Gemv<'a, T>,
     outputs: Range<usize>,
-    to: Output<f32>,
+    to: Rounded,
 }
 
 impl<T: Element> Kernel for Share<'_, T> {
@@ -119,7 +163,7 @@ impl<T: Element> Kernel for Share<'_, T> {
     /// fewer loads than multiplications. More would not fit sixteen registers.
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        match self.gemv.x.rows {
+        match self.gemv.terms[0].0.rows {
             0 => {}
             1 => self.outputs::<S, 1, 4, 2>(s),
             2 => self.outputs::<S, 2, 4, 1>(s),
@@ -131,17 +175,18 @@ impl<T: Element> Kernel for Share<'_, T> {
 impl<T: Element> Share<'_, T> {
     #[inline(always)]
     fn outputs<S: Simd, const R: usize, const C: usize, const U: usize>(&self, s: S) {
-        // SAFETY: i < x.rows, and the C outputs from j on, or one, are among this share's.
+        let rows = self.gemv.terms[0].0.rows;
+        // SAFETY: i < rows, x's, and the C outputs from j on, or one, are among this share's.
         unsafe {
             let mut j = self.outputs.start;
             while j + C <= self.outputs.end {
-                for i in (0..self.gemv.x.rows).step_by(R) {
+                for i in (0..rows).step_by(R) {
                     self.block::<S, R, C, U>(s, i, j);
                 }
                 j += C;
             }
             while j < self.outputs.end {
-                for i in (0..self.gemv.x.rows).step_by(R) {
+                for i in (0..rows).step_by(R) {
                     self.block::<S, R, 1, U>(s, i, j);
                 }
                 j += 1;
@@ -160,21 +205,19 @@ impl<T: Element> Share<'_, T> {
         i: usize,
         j: usize,
     ) {
-        let Gemv { x, w, low, addend } = self.gemv;
+        let Gemv { terms, addend } = self.gemv;
         let mut acc = [[[s.splat(0.0); U]; C]; R];
         // A loop whose count the compiler doesn't know: else it would compile `accumulate` twice.
-        let terms = [(*x, *w), *low];
-        for (x, w) in &terms[..if low.1.cols > 0 { 2 } else { 1 }] {
+        for (x, w) in &terms[..if terms[1].1.cols > 0 { 2 } else { 1 }] {
             // SAFETY: both x have row i, and both W the rows of this share. `Gemv::new` checked the columns.
-            unsafe { accumulate(s, (*x, i), (*w, j), &mut acc) };
+            unsafe { accumulate(s, (x, i), (w, j), &mut acc) };
         }
-        for (i, acc) in (i..x.rows).zip(&acc) {
+        for (i, acc) in (i..terms[0].0.rows).zip(&acc) {
             for (c, acc) in acc.iter().enumerate() {
                 let joined = acc[1..].iter().fold(acc[0], |a, &b| s.add(a, b));
                 let addend = addend.map_or(0.0, |m| m.data[i * m.row + (j + c) * m.col].widen());
-                let at = i * self.to.row + (j + c) * self.to.col;
-                // SAFETY: `to` has room for (i, j + c), as i < x.rows and the output is one of this share's.
-                unsafe { *self.to.out.get().add(at) = s.reduce_add(joined) + addend };
+                // SAFETY: `to` has room for (i, j + c), as x has row i and the output is one of this share's.
+                unsafe { self.to.write(i, j + c, s.reduce_add(joined) + addend) };
             }
         }
     }
@@ -187,8 +230,8 @@ impl<T: Element> Share<'_, T> {
 #[inline(always)]
 unsafe fn accumulate<S: Simd, T: Element, const R: usize, const C: usize, const U: usize>(
     s: S,
-    (x, i): (Matrix<f32>, usize),
-    (w, j): (Matrix<T>, usize),
+    (x, i): (&Matrix<f32>, usize),
+    (w, j): (&Matrix<T>, usize),
     acc: &mut [[[S::F; U]; C]; R],
 ) {
     let n = w.cols;

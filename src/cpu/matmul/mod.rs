@@ -94,12 +94,25 @@ impl<'a, T: Element> Product<'a, T> {
         }
     }
 
+    /// x as f32, multiplied by the scale; in `buffer`, unless that is x itself.
+    fn scaled_x<'b>(&self, buffer: &'b mut Vec<f32>) -> Matrix<'b, f32>
+    where
+        'a: 'b,
+    {
+        match self.x.as_f32() {
+            Some(x) if self.scale == 1.0 && x.has_dense_rows() => x,
+            _ => {
+                *buffer = self.x.widened(self.scale);
+                Matrix::contiguous(buffer, self.x.rows, self.x.cols)
+            }
+        }
+    }
+
     /// # Safety
     /// As for [`Product::write`].
     unsafe fn axpy<O: Element>(&self, out: *mut O) {
-        let x = self.x.widened(self.scale);
-        let x = Matrix::contiguous(&x, self.x.rows, self.x.cols);
-        let mut buffer = Vec::new();
+        let (mut wide, mut buffer) = (Vec::new(), Vec::new());
+        let x = self.scaled_x(&mut wide);
         let low = match self.low {
             Some(low) => (low.u, low.b.t().with_dense_rows(&mut buffer)),
             None => (
@@ -117,9 +130,8 @@ impl<'a, T: Element> Product<'a, T> {
     /// # Safety
     /// `out` is valid for writes of all results, and nothing else touches it.
     unsafe fn gemv<O: Element>(&self, out: *mut O, row: usize, col: usize) {
-        let x = self.x.widened(self.scale);
-        let x = Matrix::contiguous(&x, self.x.rows, self.x.cols);
-        let mut buffer = Vec::new();
+        let (mut wide, mut buffer) = (Vec::new(), Vec::new());
+        let x = self.scaled_x(&mut wide);
         let low = match self.low {
             Some(low) => (low.u, low.b.with_dense_rows(&mut buffer)),
             None => (

@@ -8,7 +8,8 @@ use crate::check;
 use crate::op::{self, kernels, Grads, MultiOp, Spec};
 use candle_core::{DType, Error, Result, Tensor};
 
-/// The gradients of those inputs of [`Attend`] that track one. `outputs` are the result and the log-sum-exps.
+/// The gradients of those inputs of [`Attend`] that track one. `outputs` are the result, the log-sum-exps, and the result in
+/// f32 where it is kept.
 pub fn gradients(op: &Attend, inputs: &[Tensor], outputs: &[Tensor], grad: &Tensor) -> Grads {
     let mut wanted: Vec<bool> = inputs.iter().map(|input| input.track_op()).collect();
     // Numbers of keys have no gradient.
@@ -21,7 +22,9 @@ pub fn gradients(op: &Attend, inputs: &[Tensor], outputs: &[Tensor], grad: &Tens
         op: op.clone(),
         wanted: wanted.clone(),
     };
-    let args = [&outputs[0], &outputs[1], grad].into_iter().chain(inputs);
+    let wide = outputs.get(2).filter(|wide| wide.elem_count() > 0);
+    let y = wide.unwrap_or(&outputs[0]);
+    let args = [y, &outputs[1], grad].into_iter().chain(inputs);
     let mut grads = op::apply_multi(NAME, bwd, &args.collect::<Vec<_>>())?.into_iter();
     Ok(wanted
         .into_iter()
@@ -30,7 +33,7 @@ pub fn gradients(op: &Attend, inputs: &[Tensor], outputs: &[Tensor], grad: &Tens
 }
 
 /// `(y, log-sum-exps, grad_out, q, k, v[, mask][, sinks][, key_lengths])` → the gradients that are `wanted`, one for each
-/// input of [`Attend`] from q on.
+/// input of [`Attend`] from q on. y may be f32 where the others are 16 bits.
 pub struct AttendBwd {
     pub op: Attend,
     pub wanted: Vec<bool>,
@@ -51,6 +54,7 @@ impl AttendBwd {
         let names = ["y", "log_sums", "grad_out"];
         for (i, called) in names.into_iter().enumerate() {
             let (dims, dtype) = match i {
+                0 if args[0].dtype == DType::F32 => (geometry.output(), DType::F32),
                 1 => (geometry.log_sums().to_vec(), DType::F32),
                 _ => (geometry.output(), args[FIRST].dtype),
             };

@@ -18,10 +18,11 @@ where
     let tensors: Vec<&Tensor> = tensors.iter().collect();
     let (q, k, v) = (tensors[0], tensors[1], tensors[2]);
     let (y, sums) = reference::with_log_sums(q, k, v, &op.config(&tensors))?;
-    Ok(vec![
-        stored(&y.to_dtype(args[0].0.dtype())?)?,
-        stored(&sums)?,
-    ])
+    let mut outputs = vec![stored(&y.to_dtype(args[0].0.dtype())?)?, stored(&sums)?];
+    if op.keeps_wide && args[0].0.dtype() != DType::F32 {
+        outputs.push(stored(&y)?);
+    }
+    Ok(outputs)
 }
 
 pub fn backward<S: KernelStorage>(bwd: &AttendBwd, args: Args<S>, wrap: Wrap<S>) -> OpResults<S>

@@ -13,7 +13,7 @@
 //! key gives zeros and gets none: L = +∞, so that p = 0. Backward, from the saved L, with g the gradient of y:
 //!
 //! ```text
-//! Δᵢ = gᵢ·yᵢ                               = Σⱼ p·dp
+//! Δᵢ = gᵢ·yᵢ                               = Σⱼ p·dp; of y in f32, which is kept for it where y is rounded to 16 bits
 //! dp = drop(gᵢ·vⱼ)
 //! dt = p·(dp − Δᵢ)                         the gradient of the mask, summed over the dims in which it is repeated
 //! ds = dt · (1 − tanh²(s / cap))
@@ -25,6 +25,7 @@
 //! without a visible key are skipped, but one beyond `key_lengths` never does.
 
 mod backward;
+#[cfg(feature = "metal")]
 mod composed;
 mod config;
 mod cpu;
@@ -37,9 +38,9 @@ pub use config::{AttentionConfig, AttentionDropout, AttentionLayout, PackedSeque
 pub use reference::reference;
 
 use crate::check;
-use crate::op::{self, custom_op, kernels, signature, Grads, MultiOp, Op, Spec};
+use crate::op::{self, custom_op, kernels, signature, Grads, MultiOp, Op, OpResults, Spec};
 use backward::gradients;
-use candle_core::{Result, Tensor};
+use candle_core::{Result, Shape, Tensor};
 use geometry::{roles, Geometry, Roles, Rules};
 
 const NAME: &str = "attention";
@@ -61,7 +62,9 @@ const NAME: &str = "attention";
 /// # candle_core::Result::Ok(())
 /// ```
 pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, config: &AttentionConfig) -> Result<Tensor> {
-    let (op, args) = (Attend::new(config), roles([q, k, v], config).list());
+    let args = roles([q, k, v], config).list();
+    let tracks = args.iter().any(|t| t.track_op());
+    let op = Attend::new(config, tracks);
     check::same_device(NAME, &op.arg_names(), &args)?;
     let mut outputs = op::apply_multi(NAME, op, &args)?;
     outputs
@@ -115,8 +118,9 @@ impl Op for Attention {
         let args = [inputs, &self.held()].concat();
         let detached: Vec<Tensor> = args.iter().map(|t| t.detach()).collect();
         let detached: Vec<&Tensor> = detached.iter().collect();
-        // With the sums for outputs, as they are saved nowhere.
-        let outputs = op::apply_multi(NAME, WithLogSums(self.op()), &detached)?;
+        // With what the backward needs for outputs, as it is saved nowhere.
+        let saving = Attend::new(&self.config, true);
+        let outputs = op::apply_multi(NAME, WithSaved(saving), &detached)?;
         let args: Vec<Tensor> = args.into_iter().cloned().collect();
         let mut grads = gradients(&self.op(), &args, &outputs, grad)?;
         grads.truncate(inputs.len());
@@ -129,11 +133,12 @@ impl Op for Attention {
 
 impl Attention {
     fn op(&self) -> Attend {
-        Attend::new(&self.config)
+        Attend::new(&self.config, false)
     }
 }
 
-/// `(q, k, v[, mask][, sinks][, key_lengths])` → `y`, and the log-sum-exp of each query, which is saved.
+/// `(q, k, v[, mask][, sinks][, key_lengths])` → `y`, and, to be saved, the log-sum-exp of each query and `y` in f32. The
+/// latter is empty where y is f32, or the op does not keep it: then the backward starts from `y`.
 #[derive(Clone, Debug)]
 pub(crate) struct Attend {
     rules: Rules,
@@ -141,11 +146,14 @@ pub(crate) struct Attend {
     has_mask: bool,
     has_sinks: bool,
     has_key_lengths: bool,
+    /// Whether a result of 16 bits is saved in f32 too, for the backward.
+    keeps_wide: bool,
 }
 
 impl Attend {
-    fn new(config: &AttentionConfig) -> Self {
+    fn new(config: &AttentionConfig, keeps_wide: bool) -> Self {
         Attend {
+            keeps_wide,
             rules: Rules::of(config),
             packed: config.packed.clone(),
             has_mask: config.mask.is_some(),
@@ -218,12 +226,12 @@ impl<'a> Roles<&'a Tensor> {
 
 impl MultiOp for Attend {
     const ARGS: &'static [&'static str] = &["q", "k", "v", "mask", "sinks", "key_lengths"];
-    const SAVED: usize = 1;
+    const SAVED: usize = 2;
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
         self.geometry(name, args).map(drop)
     }
-    kernels!(many: self, args => device::forward(self, args));
+    kernels!(many: self, args => with_wide(device::forward(self, args)?));
     fn bwd(&self, inputs: &[Tensor], outputs: &[Tensor], grads: &[Option<Tensor>]) -> Grads {
         match &grads[0] {
             Some(grad) => gradients(self, inputs, outputs, grad),
@@ -236,22 +244,31 @@ impl MultiOp for Attend {
     }
 }
 
-/// [`Attend`], which returns the log-sum-exps too.
-struct WithLogSums(Attend);
+/// The outputs of a kernel, with an empty one for the result in f32 if there is none.
+fn with_wide<S: Clone>(mut outputs: Vec<(S, Shape)>) -> OpResults<S> {
+    if outputs.len() == 2 {
+        let empty = (outputs[1].0.clone(), 0.into());
+        outputs.push(empty);
+    }
+    Ok(outputs)
+}
 
-impl MultiOp for WithLogSums {
+/// [`Attend`], which returns what it saves too.
+struct WithSaved(Attend);
+
+impl MultiOp for WithSaved {
     const ARGS: &'static [&'static str] = Attend::ARGS;
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
         self.0.geometry(name, args).map(drop)
     }
-    kernels!(many: self, args => device::forward(&self.0, args));
+    kernels!(many: self, args => with_wide(device::forward(&self.0, args)?));
     fn bwd(&self, _: &[Tensor], _: &[Tensor], _: &[Option<Tensor>]) -> Grads {
         Err(candle_core::Error::BackwardNotSupported { op: NAME })
     }
     fn reference(&self, args: &[&Tensor]) -> Result<Vec<Tensor>> {
         let (q, k, v) = (args[0], args[1], args[2]);
         let (y, sums) = reference::with_log_sums(q, k, v, &self.0.config(args))?;
-        Ok(vec![y, sums])
+        Ok(vec![y.clone(), sums, y])
     }
 }

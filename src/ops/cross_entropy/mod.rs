@@ -62,7 +62,8 @@ pub fn cross_entropy(
 }
 
 /// [`cross_entropy`] of logits that nobody needs afterwards: in the backward pass their gradient takes the place of the
-/// logits in memory, so that no second tensor of their size is made for it.
+/// logits in memory, so that the op makes no second tensor of their size. (Candle's backward makes one of its own, in which
+/// it adds up a tensor's gradients.)
 ///
 /// The caller promises that nothing reads the logits once the backward pass has begun: no other tensor that shares their
 /// memory, and no op in whose result they are the output that its own backward reads (stock's `exp`, `tanh` or `sqrt`; a

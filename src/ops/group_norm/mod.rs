@@ -45,7 +45,9 @@ pub fn group_norm(
     eps: f32,
 ) -> Result<Tensor> {
     let norm = GroupNorm { num_groups, eps };
-    with_args(x, 1, weight, bias, |args| op::apply(NAME, norm, args))
+    with_args(x, channels(x), weight, bias, |args| {
+        op::apply(NAME, norm, args)
+    })
 }
 
 /// [`group_norm`] in x's own memory, for inference.
@@ -58,7 +60,12 @@ pub fn group_norm_inplace(
 ) -> Result<()> {
     let norm = GroupNorm { num_groups, eps };
     let run = |args: &[&Tensor]| op::apply_inplace("group_norm_inplace", norm, args[0], &args[1..]);
-    with_args(x, 1, weight, bias, run)
+    with_args(x, channels(x), weight, bias, run)
+}
+
+/// 0 for a rank that the norm refuses.
+fn channels(x: &Tensor) -> usize {
+    x.dims().get(1).copied().unwrap_or(0)
 }
 
 impl GroupNorm {
@@ -120,7 +127,7 @@ impl Op for GroupNorm {
                 format!("got {groups} groups, expected a divisor of x's {channels} channels");
             return Err(check::error(name, message));
         }
-        affine_norm::check_vectors(name, args, channels, "channels")
+        affine_norm::check_vectors(name, &args[1..], channels, "channels")
     }
     kernels!(self, args => device::forward(*self, args));
     fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {

@@ -141,12 +141,11 @@ impl Logs {
     /// p, log p and log q.
     #[inline(always)]
     fn of<S: Simd, const PROBS: bool>(self, s: S, q: S::F, p: S::F) -> [S::F; 3] {
-        let log = |s: S, x: S::F, [max, sum]: [f32; 2]| s.sub(s.sub(x, s.splat(max)), s.splat(sum));
-        let log_q = log(s, q, self.q);
+        let log_q = s.sub(s.sub(q, s.splat(self.q[0])), s.splat(self.q[1]));
         if PROBS {
             return [p, math::log(s, p), log_q];
         }
-        let log_p = log(s, p, self.p);
+        let log_p = s.sub(s.sub(p, s.splat(self.p[0])), s.splat(self.p[1]));
         [math::exp(s, log_p), log_p, log_q]
     }
 }
@@ -254,7 +253,8 @@ impl<T: Element> RowGradient<'_, T> {
             let left = self.cols - j;
             // SAFETY: the row has `left` elements from j on.
             unsafe {
-                let [q, p] = self.x.map(|x| T::load_upto(s, x.add(j), left));
+                let q = T::load_upto(s, self.x[0].add(j), left);
+                let p = T::load_upto(s, self.x[1].add(j), left);
                 let [p, log_p, log_q] = logs.of::<S, PROBS>(s, q, p);
                 let d = if TARGET {
                     let slope = s.add(s.sub(log_p, log_q), shift);

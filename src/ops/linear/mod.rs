@@ -59,8 +59,7 @@ pub(crate) type Bias<'a> = Option<&'a Tensor>;
 
 /// x, W and bias are on one device.
 pub(crate) fn same_device(op: &str, x: &Tensor, w: &Tensor, bias: Bias) -> Result<()> {
-    let args: Vec<&Tensor> = [x, w].into_iter().chain(bias).collect();
-    check::same_device(op, Linear::ARGS, &args)
+    check::same_device(op, Linear::ARGS, &[x, w, bias.unwrap_or(x)])
 }
 
 pub(crate) fn check_args(op: &str, x: &Tensor, w: &Tensor, bias: Bias) -> Result<()> {
@@ -76,7 +75,7 @@ pub(crate) fn check_layouts(op: &str, x: &Layout, w: &Layout, bias: Option<&Layo
     let last = x.dims()[x.dims().len() - 1];
     match *w.dims() {
         [out, cols] if cols == last => {
-            check::fits_in_memory(op, "the result", output_shape(x, out).dims())?;
+            check_result(op, "the result", x, out)?;
             check_bias(op, out, bias)
         }
         ref shape => Err(check::error(
@@ -85,6 +84,16 @@ pub(crate) fn check_layouts(op: &str, x: &Layout, w: &Layout, bias: Option<&Layo
                 "got weight of shape {shape:?}, expected [out, {last}] for x's last dim of {last}"
             ),
         )),
+    }
+}
+
+/// A tensor (called `name`) of x's shape, with `out` for its last dim, can be addressed.
+pub(crate) fn check_result(op: &str, name: &str, x: &Layout, out: usize) -> Result<()> {
+    // No fewer elements than the result has. Where they are few enough, its shape need not be made here.
+    let most = x.shape().elem_count().checked_mul(out.max(1));
+    match most.is_some_and(|most| 0 < most && most <= check::MOST_ELEMENTS) {
+        true => Ok(()),
+        false => check::fits_in_memory(op, name, output_shape(x, out).dims()),
     }
 }
 

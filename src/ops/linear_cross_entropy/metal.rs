@@ -39,12 +39,13 @@ pub fn run(
         return Ok((of_nothing(op.loss.reduction, &x)?, grads));
     }
     let targets = contiguous(args[2])?;
-    let rest = [&[(&targets, &Layout::contiguous(rows))], &args[3..]].concat();
+    let in_order = Layout::contiguous(rows);
+    let rest = [&[(&targets, &in_order)], &args[3..]].concat();
     let all = Rows::new(&op.loss, 1.0, (device, dtype, [rows, classes]), &rest)?;
     let float = DType::F32;
-    let weight = args.get(3).map(|(w, l)| w.to_dtype(l, float)).transpose()?;
+    let weight = args.get(3).map(|arg| floats(*arg)).transpose()?;
     let grad = match grad {
-        Some((grad, layout)) => grad.to_dtype(layout, float)?,
+        Some(grad) => floats(grad)?,
         None => device.storage_from_cpu_storage(&CpuStorage::F32(vec![1.0]))?,
     };
     let chunks = Chunks {
@@ -107,6 +108,15 @@ fn contiguous((x, layout): Arg<MetalStorage>) -> Result<MetalStorage> {
     let mut copy = finish(buffer, x.device(), count, x.dtype());
     x.copy_strided_src(&mut copy, 0, layout)?;
     Ok(copy)
+}
+
+/// The same in f32.
+fn floats((x, layout): Arg<MetalStorage>) -> Result<MetalStorage> {
+    match x.dtype() {
+        // Candle has no cast to the same dtype.
+        DType::F32 => contiguous((x, layout)),
+        _ => x.to_dtype(layout, DType::F32),
+    }
 }
 
 /// All that a chunk reads, and the losses.

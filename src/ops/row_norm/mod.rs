@@ -129,6 +129,11 @@ pub fn l2_norm_inplace(x: &Tensor, eps: f32) -> Result<()> {
     RowNorm::new(Kind::L2, eps).apply_inplace("l2_norm_inplace", x, None, None)
 }
 
+/// 1 for a scalar, which the norms refuse.
+fn columns(dims: &[usize]) -> usize {
+    dims.last().copied().unwrap_or(1)
+}
+
 impl RowNorm {
     fn new(kind: Kind, eps: f32) -> Self {
         Self { kind, eps }
@@ -143,6 +148,13 @@ impl RowNorm {
         }
     }
 
+    /// x, and a weight and a bias as far as there are any.
+    fn check_parts(&self, name: &'static str, x: Spec<'_>, vectors: &[Spec<'_>]) -> Result<()> {
+        check::has_dims(name, x.layout)?;
+        check::eps(name, self.eps.into())?;
+        affine_norm::check_vectors(name, vectors, columns(x.dims()), "last dim")
+    }
+
     fn apply(
         self,
         name: &'static str,
@@ -150,7 +162,7 @@ impl RowNorm {
         weight: Option<&Tensor>,
         bias: Option<&Tensor>,
     ) -> Result<Tensor> {
-        with_args(x, D::Minus1, weight, bias, |args| {
+        with_args(x, columns(x.dims()), weight, bias, |args| {
             op::apply(name, self, args)
         })
     }
@@ -163,7 +175,7 @@ impl RowNorm {
         bias: Option<&Tensor>,
     ) -> Result<()> {
         let run = |args: &[&Tensor]| op::apply_inplace(name, self, args[0], &args[1..]);
-        with_args(x, D::Minus1, weight, bias, run)
+        with_args(x, columns(x.dims()), weight, bias, run)
     }
 }
 
@@ -171,10 +183,7 @@ impl Op for RowNorm {
     signature!("row_norm"(x, weight, bias));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        check::has_dims(name, args[0].layout)?;
-        check::eps(name, self.eps.into())?;
-        let cols = args[0].dims()[args[0].rank() - 1];
-        affine_norm::check_vectors(name, args, cols, "last dim")
+        self.check_parts(name, args[0], &args[1..])
     }
     kernels!(self, args => device::forward(*self, args));
     fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {

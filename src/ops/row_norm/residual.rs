@@ -5,11 +5,11 @@
 
 #[cfg(feature = "metal")]
 use super::metal;
-use super::{affine_norm, cpu, with_args, Kind, RowNorm};
+use super::{affine_norm, columns, cpu, with_args, Kind, RowNorm};
 use crate::check;
 use crate::op::{self, kernels, Grads, MultiOp, Op, Spec};
 use crate::ops::{add_act, Act};
-use candle_core::{Result, Tensor, D};
+use candle_core::{Result, Tensor};
 
 /// `sum = x + residual` and `normed = rms_norm(sum, weight, eps)`.
 ///
@@ -52,9 +52,10 @@ fn apply(
     weight: Option<&Tensor>,
     bias: Option<&Tensor>,
 ) -> Result<(Tensor, Tensor)> {
-    let outputs = with_args(x, D::Minus1, weight, bias, |args| {
-        let args = [&[x, residual], &args[1..]].concat();
-        op::apply_multi(name, AddNorm(norm), &args)
+    let outputs = with_args(x, columns(x.dims()), weight, bias, |args| match args[1..] {
+        [] => op::apply_multi(name, AddNorm(norm), &[x, residual]),
+        [weight] => op::apply_multi(name, AddNorm(norm), &[x, residual, weight]),
+        _ => op::apply_multi(name, AddNorm(norm), &[x, residual, args[1], args[2]]),
     })?;
     match <[Tensor; 2]>::try_from(outputs) {
         Ok([sum, normed]) => Ok((sum, normed)),
@@ -74,11 +75,11 @@ impl MultiOp for AddNorm {
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
         check::same_floats(name, Self::ARGS, args)?;
         check::same_shape(name, args[0], "residual", args[1])?;
-        self.0.check(name, &[&args[..1], &args[2..]].concat())
+        self.0.check_parts(name, args[0], &args[2..])
     }
     kernels!(many: self, args => {
-        let outputs = device::add(self.0, args)?;
-        Ok(outputs.map(|storage| (storage, args[0].1.shape().clone())).into())
+        let ([sum, normed], shape) = (device::add(self.0, args)?, args[0].1.shape());
+        Ok(vec![(sum, shape.clone()), (normed, shape.clone())])
     });
     fn bwd(&self, inputs: &[Tensor], outputs: &[Tensor], grads: &[Option<Tensor>]) -> Grads {
         let tracks_sum = inputs[0].track_op() || inputs[1].track_op();

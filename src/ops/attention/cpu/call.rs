@@ -45,11 +45,6 @@ impl<'a, T: Element> Rows<'a, T> {
         let at = start + batch * b + head * h + seq * s;
         self.data.as_ptr().wrapping_add(at)
     }
-
-    /// The distance of two rows of a sequence.
-    pub fn seq_stride(&self) -> usize {
-        self.strides.seq
-    }
 }
 
 /// A mask, by its strides over `[batch, heads, queries, keys]`; those of dims in which it is repeated are 0.
@@ -126,8 +121,6 @@ pub struct Query {
     pub head: usize,
     /// Its place in the batch row.
     pub at: usize,
-    /// The first key of its segment in the batch row.
-    pub key: usize,
     /// The keys that it sees, counted from the segment's first.
     pub start: usize,
     pub end: usize,
@@ -190,7 +183,6 @@ impl<'a, T: Element> Call<'a, T> {
             batch: segment.batch,
             head: kv_head * self.geometry.group() + head,
             at: segment.query + i,
-            key: segment.key,
             start,
             end,
         }

@@ -5,6 +5,7 @@ mod call;
 mod decode;
 mod output;
 mod pack;
+mod pairs;
 mod prefill;
 mod scores;
 mod spans;
@@ -16,7 +17,8 @@ use crate::cpu::element::Element;
 use crate::cpu::{alloc, with_float};
 use crate::op::{Args, OpResults};
 use call::Call;
-use candle_core::CpuStorage;
+use candle_core::backend::BackendStorage;
+use candle_core::{CpuStorage, DType};
 use output::Output;
 
 pub fn forward(op: &Attend, args: Args<CpuStorage>) -> OpResults<CpuStorage> {
@@ -26,22 +28,32 @@ pub fn forward(op: &Attend, args: Args<CpuStorage>) -> OpResults<CpuStorage> {
 fn forward_of<T: Element>(op: &Attend, args: Args<CpuStorage>) -> OpResults<CpuStorage> {
     let call = Call::<T>::new(op, args)?;
     let (dims, sums) = (call.geometry.output(), call.geometry.log_sums());
-    let mut log_sums = Vec::new();
-    // SAFETY: both have an element for each result, and every query's are written.
+    let count = dims.iter().product();
+    let kept = match op.keeps_wide && args[0].0.dtype() != DType::F32 {
+        true => count,
+        false => 0,
+    };
+    let (mut log_sums, mut wide) = (Vec::new(), Vec::new());
+    // SAFETY: all have an element for each result, and every query's are written.
     let y = unsafe {
-        alloc::build(dims.iter().product(), |y: *mut T| {
+        alloc::build(count, |y: *mut T| {
             log_sums = alloc::build(sums.iter().product(), |log_sums: *mut f32| {
-                let output = Output::new(&call.geometry, y, log_sums);
-                match decode::suits(&call) {
-                    true => decode::run(&call, output),
-                    false => prefill::run(&call, output),
-                }
+                wide = alloc::build(kept, |wide: *mut f32| {
+                    let wide = (kept > 0).then_some(wide);
+                    let output = Output::new(&call.geometry, y, log_sums, wide);
+                    match decode::suits(&call) {
+                        true => decode::run(&call, output),
+                        false => prefill::run(&call, output),
+                    }
+                });
             });
         })
     };
+    let wide_dims = if kept > 0 { dims.clone() } else { vec![0] };
     Ok(vec![
         (T::wrap(y), dims.into()),
         (CpuStorage::F32(log_sums), (&sums).into()),
+        (CpuStorage::F32(wide), wide_dims.into()),
     ])
 }
 

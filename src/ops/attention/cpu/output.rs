@@ -12,6 +12,8 @@ pub struct Output<T> {
     y: Shared<T>,
     strides: Strides,
     log_sums: Shared<f32>,
+    /// The result before it is rounded, where it is kept.
+    wide: Option<Shared<f32>>,
 }
 
 impl<T> Clone for Output<T> {
@@ -24,13 +26,19 @@ impl<T> Copy for Output<T> {}
 
 impl<T: Element> Output<T> {
     /// # Safety
-    /// `y` has room for the result and `log_sums` for a number for each query, which nothing else touches.
-    pub unsafe fn new(geometry: &Geometry, y: *mut T, log_sums: *mut f32) -> Self {
+    /// `y`, and `wide` if it is given, have room for the result and `log_sums` for a number for each query, which nothing else touches.
+    pub unsafe fn new(
+        geometry: &Geometry,
+        y: *mut T,
+        log_sums: *mut f32,
+        wide: Option<*mut f32>,
+    ) -> Self {
         let layout = Layout::contiguous(Shape::from(geometry.output()));
         Output {
             y: Shared::new(y),
             strides: Strides::new(geometry.axes, &layout),
             log_sums: Shared::new(log_sums),
+            wide: wide.map(Shared::new),
         }
     }
 
@@ -56,13 +64,17 @@ impl<T: Element> Output<T> {
         } = self.strides;
         // SAFETY: the result has a row of n elements for each query, and the sums have a number.
         unsafe {
-            let y = self
-                .y
-                .get()
-                .add(query.batch * batch + query.head * head + query.at * seq);
+            let at = query.batch * batch + query.head * head + query.at * seq;
+            let (y, wide) = (
+                self.y.get().add(at),
+                self.wide.map(|wide| wide.get().add(at)),
+            );
             for i in (0..n).step_by(S::LANES) {
                 let x = s.mul(s.load_f32(sums.add(i)), factor);
                 T::store_upto(s, y.add(i), n - i, x);
+                if let Some(wide) = wide {
+                    f32::store_upto(s, wide.add(i), n - i, x);
+                }
             }
             *self.log_sums.get().add(call.number(query)) = match sum == 0.0 {
                 true => f32::INFINITY,

@@ -7,6 +7,7 @@
 //!
 //! Rows and columns beyond the end are zeros.
 
+use super::pairs;
 use super::tile::{cols_of_tile, rows_of_tile};
 use crate::cpu::element::Element;
 use crate::cpu::simd::{Simd, MAX_LANES};
@@ -51,7 +52,38 @@ unsafe fn strips<S: Simd, T: Element>(
     }
 }
 
-/// Strips of [`rows_of_tile`] rows: what a product repeats in all lanes.
+/// The columns of a packed row of `dim` elements of T: half as many where they are pairs.
+#[inline(always)]
+pub fn columns<S: Simd, T: Element>(dim: usize) -> usize {
+    match pairs::suits::<S, T>(dim) {
+        true => dim / 2,
+        false => dim,
+    }
+}
+
+/// Strips of numbers or of pairs.
+///
+/// # Safety
+/// As for [`strips`].
+#[inline(always)]
+unsafe fn strips_of<S: Simd, T: Element>(
+    s: S,
+    rows: usize,
+    cols: usize,
+    width: usize,
+    row: impl Fn(usize) -> *const T,
+    out: *mut f32,
+) {
+    // SAFETY: the same contract. A pair of bf16 has the size of an f32, and rows are read without alignment.
+    unsafe {
+        match pairs::suits::<S, T>(cols) {
+            true => strips(s, rows, cols / 2, width, |i| row(i).cast::<f32>(), out),
+            false => strips(s, rows, cols, width, row, out),
+        }
+    }
+}
+
+/// Strips of [`rows_of_tile`] rows: what a product repeats in all lanes. As pairs where [`pairs::suits`].
 ///
 /// # Safety
 /// As for [`strips`].
@@ -64,10 +96,10 @@ pub unsafe fn row_strips<S: Simd, T: Element>(
     out: *mut f32,
 ) {
     // SAFETY: the same contract.
-    unsafe { strips(s, rows, cols, rows_of_tile::<S>(), row, out) }
+    unsafe { strips_of(s, rows, cols, rows_of_tile::<S>(), row, out) }
 }
 
-/// Strips of [`cols_of_tile`] rows: what a product loads as vectors, of a transposed matrix.
+/// Strips of [`cols_of_tile`] rows: what a product loads as vectors, of a transposed matrix. As pairs where [`pairs::suits`].
 ///
 /// # Safety
 /// As for [`strips`].
@@ -80,7 +112,7 @@ pub unsafe fn col_strips<S: Simd, T: Element>(
     out: *mut f32,
 ) {
     // SAFETY: the same contract.
-    unsafe { strips(s, rows, cols, cols_of_tile::<S>(), row, out) }
+    unsafe { strips_of(s, rows, cols, cols_of_tile::<S>(), row, out) }
 }
 
 /// Panels of [`cols_of_tile`] columns, each of `padded` rows, of which those from `rows` on are zeros.

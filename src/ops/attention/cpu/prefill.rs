@@ -231,6 +231,7 @@ impl<T: Element> Chunks<'_, T> {
     fn multiply_keys<S: Simd>(&self, s: S, spans: &[Span], slot: usize, len: usize) {
         let (rows, cols) = (rows_of_tile::<S>(), cols_of_tile::<S>());
         let (dim, tiles) = (self.call.geometry.dim, &self.tiles);
+        let packed = pack::columns::<S, T>(dim);
         for col in (0..len).step_by(cols) {
             for (panel, span) in spans.iter().enumerate() {
                 if !span.contains(&col) {
@@ -240,15 +241,15 @@ impl<T: Element> Chunks<'_, T> {
                 // for each `cols` of a block's.
                 unsafe {
                     Tile {
-                        k: dim,
-                        a: tiles.q.add(panel * rows * dim),
-                        a_step: rows,
-                        b: tiles.keys.add((slot * KEY_BLOCK + col) * dim),
+                        k: 0,
+                        a: tiles.q.add(panel * rows * packed),
+                        a_step: 0,
+                        b: tiles.keys.add((slot * KEY_BLOCK) * dim + col * packed),
                         c: tiles.scores.add(panel * rows * SCORE_ROW + col),
                         c_row: SCORE_ROW,
                         add: false,
                     }
-                    .of_packed(s)
+                    .of_strips::<S, T>(s, dim)
                 }
             }
         }

@@ -15,6 +15,8 @@
 //! A is either packed, its MR rows beside one another for each k (`AI` = 1), or a part of a matrix of scores whose rows lie
 //! [`SCORE_ROW`] apart (`AI` = SCORE_ROW).
 
+use super::pairs;
+use crate::cpu::element::Element;
 use crate::cpu::simd::{Kernel, Simd};
 
 /// Vectors in a row of a register block.
@@ -68,6 +70,33 @@ impl Tile {
         match S::LANES {
             8 => s.call(Run::<6, 1>(self)),
             _ => s.call(Run::<12, 1>(self)),
+        }
+    }
+
+    /// The product of rows of `dim` elements of T, both packed by [`pack`](super::pack) as strips: `a` and `b` are strips, and
+    /// k and the step are set here.
+    ///
+    /// # Safety
+    /// A is a strip of MR and B one of N rows of `dim` elements of T, for MR = [`rows_of_tile`] and N = [`cols_of_tile`]; C
+    /// as for [`Tile::of_packed`].
+    #[inline(always)]
+    pub unsafe fn of_strips<S: Simd, T: Element>(self, s: S, dim: usize) {
+        let a_step = rows_of_tile::<S>();
+        // SAFETY: the strips have pairs or numbers, as the same question has told `pack`.
+        unsafe {
+            match pairs::suits::<S, T>(dim) {
+                true => pairs::multiply(Tile {
+                    k: dim / 2,
+                    a_step,
+                    ..self
+                }),
+                false => Tile {
+                    k: dim,
+                    a_step,
+                    ..self
+                }
+                .of_packed(s),
+            }
         }
     }
 
@@ -128,6 +157,105 @@ unsafe fn run<S: Simd, const MR: usize, const AI: usize>(s: S, tile: Tile) {
                     false => sums[i][n],
                 };
                 s.store_f32(c, sum);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::pack;
+    use super::*;
+    use crate::cpu::simd::Isa;
+    use half::bf16;
+
+    /// A product of packed rows, and one of a block of scores and packed columns, of elements of T.
+    struct Products<T>(std::marker::PhantomData<T>);
+
+    impl<T: Element> Kernel for Products<T> {
+        type Output = ();
+
+        fn run<S: Simd>(self, s: S) {
+            let (rows, cols) = (rows_of_tile::<S>(), cols_of_tile::<S>());
+            // Rows and columns that are missing count as zeros.
+            for (m, n, dim) in [(rows, cols, 32), (rows - 1, cols - 3, 6), (1, 1, 37)] {
+                let make = |count: usize, seed: usize| -> Vec<T> {
+                    let value = |i: usize| ((i * 37 + seed) % 17) as f32 - 8.0;
+                    (0..count * dim).map(|i| T::narrow(value(i))).collect()
+                };
+                let (a, b) = (make(m, 1), make(n, 2));
+                let at = |x: &[T], i: usize, k: usize| match x.get(i * dim + k) {
+                    Some(x) => x.widen(),
+                    None => 0.0,
+                };
+                let exact =
+                    |i: usize, j: usize| (0..dim).map(|k| at(&a, i, k) * at(&b, j, k)).sum::<f32>();
+                let mut strips = [vec![f32::NAN; rows * dim], vec![f32::NAN; cols * dim]];
+                let mut c = vec![f32::NAN; rows * SCORE_ROW];
+                let tile = |c: &mut [f32], a: *const f32, b: *const f32| Tile {
+                    k: dim,
+                    a,
+                    a_step: 1,
+                    b,
+                    c: c.as_mut_ptr(),
+                    c_row: SCORE_ROW,
+                    add: false,
+                };
+                // SAFETY: the vectors have room for a tile of each, and the rows have `dim` elements.
+                unsafe {
+                    let [x, y] = &mut strips;
+                    pack::row_strips(s, m, dim, |i| a.as_ptr().add(i * dim), x.as_mut_ptr());
+                    pack::col_strips(s, n, dim, |i| b.as_ptr().add(i * dim), y.as_mut_ptr());
+                    tile(&mut c, x.as_ptr(), y.as_ptr()).of_strips::<S, T>(s, dim);
+                }
+                for i in 0..rows {
+                    for j in 0..cols {
+                        assert_eq!(
+                            c[i * SCORE_ROW + j],
+                            exact(i, j),
+                            "{m} × {n}, {dim}: ({i}, {j})"
+                        );
+                    }
+                }
+                // C = scores · the first columns of b, and once more in addition.
+                let width = dim.min(cols);
+                let mut panels = vec![f32::NAN; rows * cols];
+                let mut out = vec![f32::NAN; rows * SCORE_ROW];
+                let inner = n.min(rows);
+                // SAFETY: as above; a panel has `rows` rows.
+                unsafe {
+                    let row = |i: usize| b.as_ptr().add(i * dim);
+                    pack::panels(s, (inner, rows), width, row, panels.as_mut_ptr());
+                    let product = Tile {
+                        k: inner,
+                        ..tile(&mut out, c.as_ptr(), panels.as_ptr())
+                    };
+                    product.of_scores(s);
+                    Tile {
+                        add: true,
+                        ..product
+                    }
+                    .of_scores(s);
+                }
+                for i in 0..rows {
+                    for j in 0..width {
+                        let sum: f32 = (0..inner).map(|k| exact(i, k) * at(&b, k, j)).sum();
+                        assert_eq!(out[i * SCORE_ROW + j], 2.0 * sum, "({i}, {j})");
+                    }
+                }
+            }
+        }
+    }
+
+    /// All numbers are small integers, so that every order of additions gives the same.
+    #[test]
+    fn every_instruction_set_multiplies_tiles() {
+        for isa in Isa::available() {
+            // SAFETY: available on this machine.
+            unsafe {
+                isa.run(Products::<f32>(Default::default()));
+                isa.run(Products::<half::f16>(Default::default()));
+                isa.run(Products::<bf16>(Default::default()));
             }
         }
     }

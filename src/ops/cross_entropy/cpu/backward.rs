@@ -181,27 +181,23 @@ impl Row {
         let mut i = 0;
         // SAFETY: i stays below n, and all loads and stores are of the elements that are left, or of a vector of them.
         unsafe {
-            while i + S::LANES <= n {
-                let w = weight.map(|w| T::load(s, w.add(i)));
-                T::store(s, dx.add(i), self.gradient(s, T::load(s, x.add(i)), w));
+            while i < n {
+                let left = n - i;
+                let w = match weight {
+                    Some(w) => T::load_upto(s, w.add(i), left),
+                    None => s.splat(1.0),
+                };
+                let d = self.gradient(s, T::load_upto(s, x.add(i), left), w);
+                T::store_upto(s, dx.add(i), left, d);
                 i += S::LANES;
-            }
-            if i < n {
-                let w = weight.map(|w| T::load_few(s, w.add(i), n - i));
-                let d = self.gradient(s, T::load_few(s, x.add(i), n - i), w);
-                T::store_partial(s, dx.add(i), n - i, d);
             }
         }
     }
 
     #[inline(always)]
-    fn gradient<S: Simd>(self, s: S, x: S::F, weight: Option<S::F>) -> S::F {
+    fn gradient<S: Simd>(self, s: S, x: S::F, weight: S::F) -> S::F {
         let e = math::exp_nonpositive(s, s.sub(x, s.splat(self.max)));
-        let spread = match weight {
-            Some(weight) => s.mul(weight, s.splat(self.spread)),
-            None => s.splat(self.spread),
-        };
-        let d = s.sub(s.mul(e, s.splat(self.scale)), spread);
+        let d = s.fnma(weight, s.splat(self.spread), s.mul(e, s.splat(self.scale)));
         match self.cap {
             Some(inverse) => {
                 let y = s.mul(x, s.splat(inverse));

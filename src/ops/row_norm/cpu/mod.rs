@@ -50,6 +50,7 @@ impl<'a, T: Clone> Deref for Slices<'a, T> {
 }
 
 /// Weight and bias, as far as there are any, as contiguous slices.
+#[inline]
 pub fn slices<'a, T: Element>(vectors: &[Arg<'a, CpuStorage>]) -> Result<Slices<'a, T>> {
     let mut slices = [Cow::Borrowed(&[][..]), Cow::Borrowed(&[][..])];
     for (slice, (v, l)) in slices.iter_mut().zip(vectors) {

@@ -5,10 +5,11 @@ use super::{Backward, Target, CHUNK};
 use crate::cpu::element::Element;
 use crate::cpu::parallel;
 use crate::cpu::simd::{self, Kernel, Simd};
-use crate::ops::attention::cpu::call::Query;
+use crate::ops::attention::cpu::call::{Query, Rows};
 use crate::ops::attention::cpu::prefill::COLS;
 use crate::ops::attention::cpu::spans::{spans, Span};
 use crate::ops::attention::cpu::tile::{cols_of_tile, rows_of_tile, Tile, KEY_BLOCK, SCORE_ROW};
+use crate::ops::attention::geometry::Geometry;
 use std::ops::Range;
 
 /// Queries that share a head of keys.
@@ -74,9 +75,7 @@ impl<T: Element> Kernel for Gradients<'_, T> {
             queries.clear();
             queries.extend(rows.map(|r| b.call.query(segment, part.kv_head, r)));
             deltas.clear();
-            for query in &queries {
-                deltas.push(delta(s, b, query));
-            }
+            deltas.extend(queries.iter().map(|query| b.deltas[b.call.number(query)]));
             // SAFETY: the tiles have room for a chunk, and these queries exist.
             unsafe {
                 self.tiles.pack_queries(s, b, &queries);
@@ -97,7 +96,8 @@ impl<T: Element> Kernel for Gradients<'_, T> {
                         self.tiles.pack_keys(s, &b.call, head, (first, len), slot);
                         kept[slot] = Some(first);
                     }
-                    self.tiles.multiply(s, b.geometry(), &spans, slot, len);
+                    self.tiles
+                        .multiply::<S, T>(s, b.geometry(), &spans, slot, len);
                     let chunk = (&queries[..], &deltas[..]);
                     let rows = self.tiles.weigh(s, b, chunk, &spans, first, false);
                     self.add_keys(s, &spans, rows, first);
@@ -266,21 +266,38 @@ unsafe fn clear<S: Simd>(s: S, p: *mut f32, n: usize) {
     }
 }
 
-/// Δ of a query: its result times the gradient of it.
-#[inline(always)]
-pub fn delta<S: Simd, T: Element>(s: S, b: &Backward<T>, query: &Query) -> f32 {
-    let n = b.geometry().value_dim;
-    let y = b.y.row(query.batch, query.head, query.at);
-    let grad = b.grad.row(query.batch, query.head, query.at);
-    let mut sum = s.splat(0.0);
-    for i in (0..n).step_by(S::LANES) {
-        // SAFETY: both have a row of n elements for each query.
-        unsafe {
-            let y = T::load_upto(s, y.add(i), n - i);
-            sum = s.fma(y, T::load_upto(s, grad.add(i), n - i), sum);
+/// Δ of the queries of a range of numbers.
+pub struct Deltas<'a, T: Clone, Y: Clone> {
+    pub geometry: &'a Geometry,
+    pub y: &'a Rows<'a, Y>,
+    pub grad: &'a Rows<'a, T>,
+    pub range: Range<usize>,
+    /// As many as the range has.
+    pub out: &'a mut [f32],
+}
+
+impl<T: Element, Y: Element> Kernel for Deltas<'_, T, Y> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let g = self.geometry;
+        let n = g.value_dim;
+        for (number, out) in self.range.zip(self.out) {
+            let (row, at) = (number / g.queries, number % g.queries);
+            let (batch, head) = (row / g.heads, row % g.heads);
+            let (y, grad) = (self.y.row(batch, head, at), self.grad.row(batch, head, at));
+            let mut sum = s.splat(0.0);
+            for i in (0..n).step_by(S::LANES) {
+                // SAFETY: both have a row of n elements for each query.
+                unsafe {
+                    let y = Y::load_upto(s, y.add(i), n - i);
+                    sum = s.fma(y, T::load_upto(s, grad.add(i), n - i), sum);
+                }
+            }
+            *out = s.reduce_add(sum);
         }
     }
-    s.reduce_add(sum)
 }
 
 /// The sums of parts, which are added in their order.
@@ -374,38 +391,5 @@ impl<T: Element> Kernel for AddParts<'_, T> {
                 }
             }
         }
-    }
-}
-
-/// The gradient of a head's sink.
-pub struct Sink<'a, T: Element> {
-    pub backward: &'a Backward<'a, T>,
-    pub head: usize,
-    pub sink: f32,
-}
-
-impl<T: Element> Kernel for Sink<'_, T> {
-    type Output = T;
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) -> T {
-        let b = self.backward;
-        let g = b.geometry();
-        let mut sum = 0.0;
-        for batch in 0..g.batch {
-            for at in 0..g.queries {
-                let query = Query {
-                    batch,
-                    head: self.head,
-                    at,
-                    key: 0,
-                    start: 0,
-                    end: 0,
-                };
-                let log_sum = b.log_sums[b.call.number(&query)];
-                sum -= (self.sink - log_sum).exp() * delta(s, b, &query);
-            }
-        }
-        T::narrow(sum)
     }
 }

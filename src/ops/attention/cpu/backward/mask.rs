@@ -3,7 +3,6 @@
 //! A unit of work has all scores that a row of the mask is added to, or that a chunk of its rows is, and goes through them in
 //! order.
 
-use super::chunk::delta;
 use super::tiles::{self, Tiles};
 use super::{Backward, CHUNK};
 use crate::cpu::element::Element;
@@ -98,7 +97,7 @@ impl<T: Element> Rows<'_, T> {
             let query = b
                 .call
                 .query(segment, kv_head, in_group * segment.queries + i);
-            deltas.push(delta(s, b, &query));
+            deltas.push(b.deltas[b.call.number(&query)]);
             queries.push(query);
         }
         // SAFETY: the tiles have room for a chunk, and these queries exist.
@@ -113,7 +112,7 @@ impl<T: Element> Rows<'_, T> {
             // row for each query, or one, of an element for each key, or of one, and no other thread adds to these.
             unsafe {
                 tiles.pack_keys(s, &b.call, (batch, kv_head), (first, len), 0);
-                tiles.multiply(s, g, &spans, 0, len);
+                tiles.multiply::<S, T>(s, g, &spans, 0, len);
                 let rows = tiles.weigh(s, b, (&queries, &deltas), &spans, first, true);
                 for r in rows.start..rows.end.min(queries.len()) {
                     let slopes = tiles.slopes.add(r * SCORE_ROW);

@@ -22,11 +22,12 @@ use super::prefill::{COLS, ROWS};
 use super::tile::KEY_BLOCK;
 use crate::cpu::element::Element;
 use crate::cpu::parallel::{self, Shared};
-use crate::cpu::{alloc, gather, scratch, simd};
+use crate::cpu::{gather, scratch, simd};
 use crate::op::{Args, OpResults};
 use crate::ops::attention::backward::{AttendBwd, FIRST};
 use crate::ops::attention::geometry::{Geometry, Strides};
-use candle_core::{CpuStorage, Layout, Result, Shape};
+use candle_core::backend::BackendStorage;
+use candle_core::{CpuStorage, DType, Layout, Shape};
 use chunk::Part;
 use std::borrow::Cow;
 
@@ -38,9 +39,10 @@ const UNITS: usize = 16;
 /// A call of the backward.
 pub struct Backward<'a, T: Clone> {
     pub call: Call<'a, T>,
-    pub y: Rows<'a, T>,
     pub grad: Rows<'a, T>,
+    /// Of each query, by its number.
     pub log_sums: Cow<'a, [f32]>,
+    pub deltas: Vec<f32>,
 }
 
 /// Where a gradient of q, k or v goes. Its rows lie as those of a dense tensor.
@@ -75,11 +77,16 @@ pub fn run<T: Element>(bwd: &AttendBwd, args: Args<CpuStorage>) -> OpResults<Cpu
     let call = Call::<T>::new(&bwd.op, &args[FIRST..])?;
     let geometry = call.geometry;
     let backward = Backward {
-        y: Rows::new(&geometry, args[0])?,
         grad: Rows::new(&geometry, args[2])?,
         log_sums: gather::contiguous(args[1].0.as_slice::<f32>()?, args[1].1),
+        deltas: Vec::new(),
         call,
     };
+    let deltas = match args[0].0.dtype() {
+        DType::F32 => deltas(&backward, &Rows::<f32>::new(&geometry, args[0])?),
+        _ => deltas(&backward, &Rows::<T>::new(&geometry, args[0])?),
+    };
+    let backward = Backward { deltas, ..backward };
     let mut outputs = Vec::new();
     let tensors = gradients(&backward, [0, 1, 2].map(|i| bwd.wanted[i]));
     for (arg, data) in args[FIRST..].iter().zip(tensors) {
@@ -134,7 +141,8 @@ fn compute<T: Element>(b: &Backward<T>, targets: [Option<Target<T>>; 3]) {
     let parts = parts(&b.call);
     let rows = parts.iter().map(|part| part.rows).max().unwrap_or(0);
     let rows = rows.min(CHUNK).next_multiple_of(ROWS);
-    let keys = g.keys.next_multiple_of(KEY_BLOCK);
+    let keys = b.call.segments.iter().map(|segment| segment.keys).max();
+    let keys = keys.unwrap_or(0).next_multiple_of(KEY_BLOCK);
     let (dim, value_dim) = (
         g.dim.next_multiple_of(COLS),
         g.value_dim.next_multiple_of(COLS),
@@ -211,15 +219,36 @@ fn sinks_gradient<T: Element>(b: &Backward<T>) -> Vec<T> {
     let sinks = b.call.sinks.as_deref().unwrap_or(&[]);
     let mut sums = vec![T::ZERO; sinks.len()];
     let mut heads: Vec<(usize, &mut T)> = sums.iter_mut().enumerate().collect();
-    let cost = g.batch * g.queries * g.value_dim / 4;
+    let cost = g.batch * g.queries * parallel::EXP;
     parallel::each(&mut heads, cost, |(head, sum)| {
-        **sum = simd::dispatch(chunk::Sink {
-            backward: b,
-            head: *head,
-            sink: sinks[*head],
-        });
+        let mut total = 0.0;
+        for batch in 0..g.batch {
+            let first = (batch * g.heads + *head) * g.queries;
+            for number in first..first + g.queries {
+                total -= (sinks[*head] - b.log_sums[number]).exp() * b.deltas[number];
+            }
+        }
+        **sum = T::narrow(total);
     });
     sums
+}
+
+/// Δ of each query: its result times the gradient of it.
+fn deltas<T: Element, Y: Element>(b: &Backward<T>, y: &Rows<Y>) -> Vec<f32> {
+    let g = &b.call.geometry;
+    let mut deltas = vec![0f32; g.batch * g.heads * g.queries];
+    let out = Shared::new(deltas.as_mut_ptr());
+    parallel::ranges(deltas.len(), g.value_dim, 16, |range| {
+        simd::dispatch(chunk::Deltas {
+            geometry: g,
+            y,
+            grad: &b.grad,
+            range: range.clone(),
+            // SAFETY: the ranges don't overlap, and each is one of the vector's.
+            out: unsafe { std::slice::from_raw_parts_mut(out.get().add(range.start), range.len()) },
+        })
+    });
+    deltas
 }
 
 impl<T: Element> Backward<'_, T> {

@@ -159,7 +159,7 @@ impl Tiles {
     /// # Safety
     /// Queries and a block of `len` keys have been packed.
     #[inline(always)]
-    pub unsafe fn multiply<S: Simd>(
+    pub unsafe fn multiply<S: Simd, T: Element>(
         &self,
         s: S,
         g: &Geometry,
@@ -173,6 +173,7 @@ impl Tiles {
             (g.value_dim, self.grad, self.values, self.slopes),
         ];
         for (k, a, b, c) in products {
+            let packed = pack::columns::<S, T>(k);
             for col in (0..len).step_by(cols) {
                 for (panel, span) in spans.iter().enumerate() {
                     if !span.contains(&col) {
@@ -182,15 +183,15 @@ impl Tiles {
                     // each `cols` of its keys.
                     unsafe {
                         Tile {
-                            k,
-                            a: a.add(panel * rows * k),
-                            a_step: rows,
-                            b: b.add((slot * KEY_BLOCK + col) * k),
+                            k: 0,
+                            a: a.add(panel * rows * packed),
+                            a_step: 0,
+                            b: b.add(slot * KEY_BLOCK * k + col * packed),
                             c: c.add(panel * rows * SCORE_ROW + col),
                             c_row: SCORE_ROW,
                             add: false,
                         }
-                        .of_packed(s)
+                        .of_strips::<S, T>(s, k)
                     }
                 }
             }

@@ -1,0 +1,354 @@
+// Attention by tiles of 32 queries and 32 keys: what the passes share.
+//
+// A threadgroup has four simdgroups. Each makes 8 rows of the tile; in between, a lane owns 8 of its elements:
+//
+//            32 columns
+//          c   c+4  c+8 ..            c = lane % 4
+//   row  [ x    x    x    x    x    x    x    x ]        row = 8 simdgroup + lane / 4
+//
+// Forward and for the gradient of q, rows are queries and columns keys; for those of k and v it is the other way round.
+
+#define BLOCK 32u
+#define BLOCK_THREADS 128u
+// Rows in threadgroup memory are four floats longer, so that neighbouring ones lie in other banks.
+#define WEIGHT_ROW 36u
+#define STAGED_ROW(cols) ((cols) + 4u)
+// The weights of a simdgroup: 8 rows of 32.
+#define WEIGHTS (8u * WEIGHT_ROW)
+#define UNROLL _Pragma("clang loop unroll(full)")
+
+struct AttentionParams {
+    // Strides of batch rows, heads and places in the sequence, in elements; those of gradients are dense.
+    ulong q[3];
+    ulong k[3];
+    ulong v[3];
+    ulong y[3];
+    ulong grad[3];
+    ulong dq[3];
+    ulong dk[3];
+    ulong dv[3];
+    ulong mask[4];
+    // The distance of two queries in the numbering of weights for dropout, divided by four.
+    ulong dropout_row;
+    uint mask_dims[4];
+    uint batch;
+    uint heads;
+    uint kv_heads;
+    uint group;  // heads of queries for each of keys
+    uint queries;
+    uint keys;
+    uint dim;
+    uint value_dim;
+    // 0: batch rows; else so many packed sequences.
+    uint packed;
+    // The most queries of a batch row or sequence.
+    uint most_queries;
+    // Words of a number of keys: 1 for u32, 2 for i64, 0 if there are none.
+    uint length_words;
+    uint length_stride;
+    uint mask_kind;  // 1: added, 2: boolean
+    uint has_sinks;
+    uint has_left;
+    uint has_right;
+    uint left;
+    uint right;
+    uint has_dropout;
+    uint seed_low;
+    uint seed_high;
+    uint threshold;
+    uint aligned;  // all rows may be read four elements at a time
+    // Of a query's keys, for few queries.
+    uint parts;
+    uint part;
+    // Which gradients are wanted.
+    uint wants_k;
+    uint wants_v;
+    uint wants_mask;
+    uint wants_sinks;
+    float keep;
+    float scale;
+    float softcap;  // 0: none
+};
+
+// Queries and keys that belong together: a batch row, or one of packed sequences.
+struct Segment {
+    uint batch;
+    uint query;  // its first query and key in the batch row
+    uint key;
+    uint queries;
+    uint keys;
+    int position;  // of its first query, counted from its first key
+};
+
+// `lengths` holds numbers of keys, or the ends of packed queries and then of keys.
+inline Segment segment_at(uint n, device const uint* lengths, constant AttentionParams& p) {
+    Segment s;
+    if (p.packed != 0u) {
+        device const uint* keys = lengths + p.packed + 1u;
+        s.batch = 0u;
+        s.query = lengths[n];
+        s.key = keys[n];
+        s.queries = lengths[n + 1u] - s.query;
+        s.keys = keys[n + 1u] - s.key;
+        s.position = int(s.keys) - int(s.queries);
+        return s;
+    }
+    s.batch = n;
+    s.query = 0u;
+    s.key = 0u;
+    s.queries = p.queries;
+    s.keys = p.keys;
+    s.position = int(p.keys) - int(p.queries);
+    if (p.length_words != 0u) {
+        device const uint* at = lengths + ulong(n) * p.length_stride * p.length_words;
+        uint length = at[0];
+        if (p.length_words == 2u) {
+            int high = int(at[1]);
+            length = high < 0 ? 0u : (high > 0 ? 0xFFFFFFFFu : length);
+        }
+        s.keys = min(length, p.keys);
+        s.position = max(int(s.keys) - int(p.queries), 0);
+    }
+    return s;
+}
+
+// The keys that a query sees, from the segment's first on.
+struct Span {
+    uint start;
+    uint end;
+};
+
+inline Span visible(thread const Segment& s, uint i, constant AttentionParams& p) {
+    int position = s.position + int(i);
+    int keys = int(s.keys);
+    Span span;
+    int start = p.has_left != 0u ? clamp(position - int(p.left), 0, keys) : 0;
+    span.start = uint(start);
+    span.end = p.has_right != 0u ? uint(max(min(position + 1 + int(p.right), keys), start)) : s.keys;
+    return span;
+}
+
+// What the scores of a query depend on, beside q and k.
+struct Query {
+    Span span;     // empty beyond the last query
+    ulong number;  // among all queries of all heads
+    ulong mask;    // where its masks begin
+};
+
+inline Query query_at(thread const Segment& s, uint head, uint i, constant AttentionParams& p) {
+    Query query;
+    query.span = visible(s, i, p);
+    if (i >= s.queries) {
+        query.span.end = query.span.start;
+    }
+    uint at = s.query + i;
+    query.number = ulong(s.batch * p.heads + head) * p.queries + at;
+    query.mask = s.batch * p.mask[0] + head * p.mask[1] + at * p.mask[2];
+    return query;
+}
+
+inline bool sees(thread const Query& query, uint j) {
+    return j >= query.span.start && j < query.span.end;
+}
+
+// The score of a query and key, and its derivative by the capped product.
+struct Score {
+    float value;
+    float slope;
+};
+
+template <typename T>
+inline Score score(
+    float product, thread const Query& query, uint j, device const T* mask, device const uchar* allowed,
+    constant AttentionParams& p
+) {
+    Score s;
+    s.value = product * p.scale;
+    s.slope = 1.0f;
+    if (p.softcap != 0.0f) {
+        float t = precise::tanh(s.value / p.softcap);
+        s.value = p.softcap * t;
+        s.slope = 1.0f - t * t;
+    }
+    if (p.mask_kind == 1u) {
+        s.value += float(mask[query.mask + ulong(j) * p.mask[3]]);
+    } else if (p.mask_kind == 2u) {
+        s.value = allowed[query.mask + ulong(j) * p.mask[3]] != 0u ? s.value : -INFINITY;
+    }
+    return s;
+}
+
+// The factors of the weights of four keys from j on, a multiple of four.
+inline float4 dropped4(ulong number, uint j, constant AttentionParams& p) {
+    if (p.has_dropout == 0u) {
+        return float4(1.0f);
+    }
+    ulong i = number * p.dropout_row + j / 4u;
+    uint4 words = philox(uint2(p.seed_low, p.seed_high), uint4(uint(i), uint(i >> 32u), 0u, 0u));
+    return select(float4(0.0f), float4(p.keep), words >= uint4(p.threshold));
+}
+
+inline float dropped(ulong number, uint j, constant AttentionParams& p) {
+    float4 factors = dropped4(number, j, p);
+    uint k = j % 4u;
+    return k == 0u ? factors.x : (k == 1u ? factors.y : (k == 2u ? factors.z : factors.w));
+}
+
+// x times the factor; what is dropped is 0, even a NaN.
+inline float drop(float x, float factor) {
+    return factor == 0.0f ? 0.0f : x * factor;
+}
+
+// ---- Tiles ----
+
+// Rows of a head where they lie.
+template <typename T>
+struct HeadRows {
+    device const T* from;
+    uint stride;  // less than 2^27
+    uint cols;
+};
+
+template <typename T>
+inline HeadRows<T> head_rows(
+    device const T* from, constant ulong* strides, uint batch, uint head, uint first, uint cols
+) {
+    HeadRows<T> rows;
+    rows.from = from + batch * strides[0] + head * strides[1] + first * strides[2];
+    rows.stride = uint(strides[2]);
+    rows.cols = cols;
+    return rows;
+}
+
+// 32 rows from `row0` on, W columns from `col0` on; zeros beyond the `count` rows and the columns.
+template <uint W, typename T>
+inline void stage(
+    threadgroup float4* tile, HeadRows<T> rows, uint row0, uint count, uint col0, bool aligned, uint thread_index
+) {
+    uint left = count > row0 ? count - row0 : 0u;
+    device const T* from = rows.from + ulong(row0) * rows.stride + col0;
+    uint cols = rows.cols > col0 ? rows.cols - col0 : 0u;
+    UNROLL
+    for (uint n = 0u; n < BLOCK * W / 4u / BLOCK_THREADS; n++) {
+        uint i = n * BLOCK_THREADS + thread_index;
+        uint r = i / (W / 4u);
+        uint c = i % (W / 4u) * 4u;
+        float4 x = float4(0.0f);
+        if (r < left && c < cols) {
+            x = load4(from + r * rows.stride + c, cols - c, aligned, 0.0f);
+        }
+        tile[(r * STAGED_ROW(W) + c) / 4u] = x;
+    }
+}
+
+// 8 rows of a simdgroup by 32 columns.
+struct Products {
+    simdgroup_matrix<float, 8, 8> acc[4];
+
+    void clear() thread {
+        UNROLL
+        for (uint j = 0u; j < 4u; j++) {
+            acc[j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+        }
+    }
+
+    // Adds a b^T of 8 columns of the simdgroup's rows and of 32 rows b that are staged W wide.
+    template <uint W>
+    void add(simdgroup_matrix<float, 8, 8> a, threadgroup const float* b) thread {
+        UNROLL
+        for (uint j = 0u; j < 4u; j++) {
+            simdgroup_matrix<float, 8, 8> m;
+            simdgroup_load(m, b + 8u * j * STAGED_ROW(W), STAGED_ROW(W), ulong2(0, 0), true);
+            simdgroup_multiply_accumulate(acc[j], a, m, acc[j]);
+        }
+    }
+
+    void store(threadgroup float* to) const thread {
+        UNROLL
+        for (uint j = 0u; j < 4u; j++) {
+            simdgroup_store(acc[j], to + 8u * j, WEIGHT_ROW);
+        }
+    }
+};
+
+// 8 rows of a simdgroup by W columns.
+template <uint W>
+struct Sums {
+    simdgroup_matrix<float, 8, 8> acc[W / 8u];
+
+    void clear() thread {
+        UNROLL
+        for (uint c = 0u; c < W / 8u; c++) {
+            acc[c] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+        }
+    }
+
+    // Adds the product of the simdgroup's weights and 32 rows of which `cols` columns count.
+    void add(threadgroup const float* weights, threadgroup const float* rows, uint cols) thread {
+        UNROLL
+        for (uint k = 0u; k < 4u; k++) {
+            simdgroup_matrix<float, 8, 8> w;
+            simdgroup_load(w, weights + 8u * k, WEIGHT_ROW);
+            UNROLL
+            for (uint c = 0u; c < W / 8u; c++) {
+                if (8u * c < cols) {
+                    simdgroup_matrix<float, 8, 8> m;
+                    simdgroup_load(m, rows + 8u * k * STAGED_ROW(W) + 8u * c, STAGED_ROW(W));
+                    simdgroup_multiply_accumulate(acc[c], w, m, acc[c]);
+                }
+            }
+        }
+    }
+
+    // Multiplies each row by the factor of its lanes, by way of the simdgroup's scratch memory.
+    void scale(threadgroup float* scratch, float factor, uint lane) thread {
+        threadgroup float* row = scratch + lane / 4u * WEIGHT_ROW + lane % 4u;
+        UNROLL
+        for (uint c = 0u; c < W / 8u; c += 4u) {
+            simdgroup_barrier(mem_flags::mem_threadgroup);
+            store_four(scratch, c);
+            simdgroup_barrier(mem_flags::mem_threadgroup);
+            UNROLL
+            for (uint n = 0u; n < 8u; n++) {
+                row[4u * n] *= factor;
+            }
+            simdgroup_barrier(mem_flags::mem_threadgroup);
+            UNROLL
+            for (uint j = 0u; j < 4u; j++) {
+                simdgroup_load(acc[c + j], scratch + 8u * j, WEIGHT_ROW);
+            }
+        }
+        simdgroup_barrier(mem_flags::mem_threadgroup);
+    }
+
+    void store_four(threadgroup float* scratch, uint c) const thread {
+        UNROLL
+        for (uint j = 0u; j < 4u; j++) {
+            simdgroup_store(acc[c + j], scratch + 8u * j, WEIGHT_ROW);
+        }
+    }
+
+    // Writes `cols` columns of a lane's row, times its factor, if it `exists`.
+    template <typename T>
+    void write(
+        threadgroup float* scratch, device T* to, uint cols, float factor, bool exists, bool aligned, uint lane
+    ) thread {
+        threadgroup const float* row = scratch + lane / 4u * WEIGHT_ROW;
+        UNROLL
+        for (uint c = 0u; c < W / 8u; c += 4u) {
+            simdgroup_barrier(mem_flags::mem_threadgroup);
+            store_four(scratch, c);
+            simdgroup_barrier(mem_flags::mem_threadgroup);
+            UNROLL
+            for (uint half_of = 0u; half_of < 2u; half_of++) {
+                uint at = lane % 4u * 4u + 16u * half_of;
+                uint col = 8u * c + at;
+                if (exists && col < cols) {
+                    float4 x = float4(row[at], row[at + 1u], row[at + 2u], row[at + 3u]);
+                    store4(to + col, cols - col, aligned, x * factor);
+                }
+            }
+        }
+        simdgroup_barrier(mem_flags::mem_threadgroup);
+    }
+};

@@ -1,0 +1,189 @@
+//! What the grid has no arguments for: nothing to attend to, memory that must not be read, long sequences.
+
+use crate::devices::devices;
+use candle_core::{DType, Device, Result, Tensor, Var};
+use candle_fused::ops::{attention, Attention, AttentionConfig, AttentionLayout};
+use candle_fused::reference::attention::reference;
+
+fn random(dims: &[usize], seed: u64, device: &Device) -> Result<Tensor> {
+    let value = |i: u64| ((i * 7919 + seed * 104_729) % 2003) as f32 / 500.0 - 2.0;
+    let values: Vec<f32> = (0..dims.iter().product::<usize>() as u64)
+        .map(value)
+        .collect();
+    Tensor::from_vec(values, dims, device)
+}
+
+fn values(t: &Tensor) -> Result<Vec<f32>> {
+    t.to_dtype(DType::F32)?.flatten_all()?.to_vec1()
+}
+
+fn assert_close(got: &Tensor, want: &Tensor, what: &str) -> Result<()> {
+    assert_eq!(got.dims(), want.dims(), "{what}");
+    let want = values(want)?;
+    let scale = want.iter().fold(1e-3f32, |m, x| m.max(x.abs()));
+    for (i, (got, want)) in values(got)?.into_iter().zip(want).enumerate() {
+        assert!(
+            (got - want).abs() <= 2e-5 * scale,
+            "{what}: {got} at {i}, expected {want}"
+        );
+    }
+    Ok(())
+}
+
+fn causal() -> AttentionConfig {
+    AttentionConfig {
+        causal: true,
+        ..Default::default()
+    }
+}
+
+#[test]
+fn without_keys_there_are_zeros() -> Result<()> {
+    for device in devices() {
+        for queries in [1, 40] {
+            let q = Var::from_tensor(&random(&[2, 2, queries, 8], 1, device)?)?;
+            let k = Tensor::zeros((2, 1, 0, 8), DType::F32, &Device::Cpu)?.to_device(device)?;
+            let y = attention(&q, &k, &k, &causal())?;
+            assert_eq!(y.dims(), [2, 2, queries, 8]);
+            assert!(values(&y)?.iter().all(|&x| x == 0.0));
+            let grads = y.sum_all()?.backward()?;
+            let dq = grads.get(&q).expect("a gradient");
+            assert!(values(dq)?.iter().all(|&x| x == 0.0));
+        }
+    }
+    Ok(())
+}
+
+/// A cache holds anything beyond its lengths.
+#[test]
+fn what_lies_beyond_the_lengths_is_not_read() -> Result<()> {
+    for device in devices() {
+        for queries in [1, 3, 30] {
+            let (batch, keys, cut) = (2, 45, 34);
+            let garbage = Tensor::full(f32::NAN, (batch, 2, keys - cut, 16), device)?;
+            let make = |seed| random(&[batch, 2, cut, 16], seed, device);
+            let vars = [1, 2]
+                .map(|seed| Var::from_tensor(&make(seed).expect("values")).expect("a variable"));
+            let [k, v] = &vars;
+            let q = Var::from_tensor(&random(&[batch, 4, queries, 16], 3, device)?)?;
+            let lengths = Tensor::new(&[cut as i64; 2], device)?;
+            let config = AttentionConfig {
+                key_lengths: Some(lengths),
+                ..causal()
+            };
+            let longer = |t: &Tensor| Tensor::cat(&[t, &garbage], 2);
+            let got = attention(&q, &longer(k)?, &longer(v)?, &config)?;
+            let want = attention(&q, k, v, &causal())?;
+            assert_eq!(values(&got)?, values(&want)?, "{queries} queries");
+            let got = got.sqr()?.sum_all()?.backward()?;
+            let want = want.sqr()?.sum_all()?.backward()?;
+            for var in [&q, k, v] {
+                let of = |grads: &candle_core::backprop::GradStore| {
+                    values(grads.get(var).expect("a gradient"))
+                };
+                assert_eq!(of(&got)?, of(&want)?, "{queries} queries");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Keys and values that are views of a longer buffer give the bits of copies.
+#[test]
+fn views_of_a_cache_are_read_as_they_are() -> Result<()> {
+    for device in devices() {
+        let (k, v) = (
+            random(&[2, 2, 64, 24], 1, device)?,
+            random(&[2, 2, 64, 24], 2, device)?,
+        );
+        for (queries, keys) in [(1, 37), (20, 37), (1, 64)] {
+            let q = random(&[2, 4, queries, 24], 3, device)?;
+            let (k, v) = (k.narrow(2, 0, keys)?, v.narrow(2, 0, keys)?);
+            let got = attention(&q, &k, &v, &causal())?;
+            let want = attention(
+                &q,
+                &k.force_contiguous()?,
+                &v.force_contiguous()?,
+                &causal(),
+            )?;
+            assert_eq!(values(&got)?, values(&want)?);
+            // The same heads behind each other in the sequence.
+            let config = AttentionConfig {
+                layout: AttentionLayout::Bshd,
+                ..causal()
+            };
+            let turned = |t: &Tensor| t.transpose(1, 2);
+            let got = attention(&turned(&q)?, &turned(&k)?, &turned(&v)?, &config)?;
+            assert_eq!(values(&turned(&got)?)?, values(&want)?);
+        }
+    }
+    Ok(())
+}
+
+/// More keys than a block, and than a piece of what one query reads.
+#[test]
+fn long_sequences_agree_with_the_reference() -> Result<()> {
+    let device = &Device::Cpu;
+    for queries in [1, 20, 300] {
+        let keys = 1100;
+        let make = |dims: &[usize], seed| Var::from_tensor(&random(dims, seed, device)?);
+        let q = make(&[1, 2, queries, 16], 1)?;
+        let k = make(&[1, 1, keys, 16], 2)?;
+        let v = make(&[1, 1, keys, 16], 3)?;
+        for window_left in [None, Some(500), Some(3)] {
+            let config = AttentionConfig {
+                window_left,
+                ..causal()
+            };
+            let what = format!("{queries} queries, {window_left:?}");
+            let got = attention(&q, &k, &v, &config)?;
+            let want = reference(&q, &k, &v, &config)?;
+            assert_close(&got, &want, &what)?;
+            let got = got.sqr()?.sum_all()?.backward()?;
+            let want = want.sqr()?.sum_all()?.backward()?;
+            for var in [&q, &k, &v] {
+                let of = |grads: &candle_core::backprop::GradStore| {
+                    grads.get(var).expect("a gradient").clone()
+                };
+                assert_close(&of(&got), &of(&want), &what)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Applied by hand, the op gives the function's bits and gradients.
+#[test]
+fn the_custom_op_is_the_function() -> Result<()> {
+    for device in devices() {
+        for dtype in [DType::F32, DType::BF16] {
+            let make = |dims: &[usize], seed| {
+                Var::from_tensor(&random(dims, seed, device)?.to_dtype(dtype)?)
+            };
+            let q = make(&[1, 4, 19, 16], 1)?;
+            let (k, v) = (make(&[1, 2, 23, 16], 2)?, make(&[1, 2, 23, 16], 3)?);
+            let config = AttentionConfig {
+                sinks: Some(random(&[4], 4, device)?.to_dtype(dtype)?),
+                ..causal()
+            };
+            let by_hand = q.apply_op3(
+                &k,
+                &v,
+                Attention {
+                    config: config.clone(),
+                },
+            )?;
+            let function = attention(&q, &k, &v, &config)?;
+            assert_eq!(values(&by_hand)?, values(&function)?);
+            let got = by_hand.sqr()?.sum_all()?.backward()?;
+            let want = function.sqr()?.sum_all()?.backward()?;
+            for var in [&q, &k, &v] {
+                let of = |grads: &candle_core::backprop::GradStore| {
+                    values(grads.get(var).expect("a gradient"))
+                };
+                assert_eq!(of(&got)?, of(&want)?);
+            }
+        }
+    }
+    Ok(())
+}
