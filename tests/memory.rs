@@ -318,7 +318,8 @@ fn attention_keeps_no_scores() -> Result<()> {
     let ratio = fused.peak as f64 / stock.peak as f64;
     println!("{} bytes, stock {}: {ratio:.3}", fused.peak, stock.peak);
     assert!(ratio <= 0.15, "{} bytes, stock {}", fused.peak, stock.peak);
-    // A head's scores alone would be larger than anything that is allocated.
-    assert!(fused.largest < len * len * 4, "{} bytes", fused.largest);
+    let scores = heads * len * len * 4;
+    assert!(fused.largest < scores / 2, "{} bytes", fused.largest);
+    assert!(stock.largest >= scores, "{} bytes", stock.largest);
     Ok(())
 }

@@ -5,13 +5,12 @@ use super::tile::{cols_of_tile, rows_of_tile};
 use crate::cpu::simd::Simd;
 use std::ops::Range;
 
-/// The keys of a block that some query of a panel sees, in whole tiles. A panel has the rows of a tile.
+/// From the first to the last key of a block that some query of a panel sees. A panel has the rows of a tile.
 pub type Span = Range<usize>;
 
 /// What each panel of queries sees of the `len` keys from `first` on.
 #[inline(always)]
 pub fn spans<S: Simd>(queries: &[Query], first: usize, len: usize) -> Vec<Span> {
-    let cols = cols_of_tile::<S>();
     let span = |panel: &[Query]| {
         let seen = panel.iter().filter(|query| query.start < query.end);
         let start = seen.clone().map(|query| query.start).min().unwrap_or(0);
@@ -19,11 +18,17 @@ pub fn spans<S: Simd>(queries: &[Query], first: usize, len: usize) -> Vec<Span> 
         let start = start.saturating_sub(first).min(len);
         let end = end.saturating_sub(first).min(len);
         match start < end {
-            true => start / cols * cols..end.next_multiple_of(cols),
+            true => start..end,
             false => 0..0,
         }
     };
     queries.chunks(rows_of_tile::<S>()).map(span).collect()
+}
+
+/// Whether the tile that begins with key `col` has a key of the span.
+#[inline(always)]
+pub fn touches<S: Simd>(span: &Span, col: usize) -> bool {
+    col < span.end && col + cols_of_tile::<S>() > span.start
 }
 
 /// What a query sees of a span, counted from the block's first key.

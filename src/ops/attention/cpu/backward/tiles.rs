@@ -8,7 +8,7 @@ use crate::ops::attention::cpu::call::{Call, Query};
 use crate::ops::attention::cpu::pack;
 use crate::ops::attention::cpu::prefill::COLS;
 use crate::ops::attention::cpu::scores::{self, Factors, KeptSlopes};
-use crate::ops::attention::cpu::spans::{seen, zero, Span};
+use crate::ops::attention::cpu::spans::{seen, touches, zero, Span};
 use crate::ops::attention::cpu::tile::{cols_of_tile, rows_of_tile, Tile, KEY_BLOCK, SCORE_ROW};
 use crate::ops::attention::geometry::Geometry;
 use std::ops::Range;
@@ -176,7 +176,7 @@ impl Tiles {
             let packed = pack::columns::<S, T>(k);
             for col in (0..len).step_by(cols) {
                 for (panel, span) in spans.iter().enumerate() {
-                    if !span.contains(&col) {
+                    if !touches::<S>(span, col) {
                         continue;
                     }
                     // SAFETY: there is a strip and `rows` rows of scores for each panel, and a strip of the block for
