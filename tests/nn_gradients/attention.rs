@@ -121,8 +121,9 @@ fn rope_i(x: &Tensor) -> Result<Tensor> {
 
 cases! {
     "ops::sdpa" => [[1, 2, 3, 32], [1, 1, 4, 32], [1, 1, 4, 32], [1, 1, 3, 4]]
-        |t| nn::ops::sdpa(&t[0], &t[1], &t[2], Some(&t[3]), false, 0.5, 1.0),
-        |t| composed(&t[0], &t[1], &t[2], None, Some(&t[3]));
+        // Small scores: where one weight is nearly 1, f32 has few digits of the gradients.
+        |t| nn::ops::sdpa(&(&t[0] * 0.1)?, &t[1], &t[2], Some(&t[3]), false, 0.5, 1.0),
+        |t| composed(&(&t[0] * 0.1)?, &t[1], &t[2], None, Some(&t[3]));
     "ops::sdpa" => [[1, 2, 3, 4], [1, 1, 4, 4], [1, 1, 4, 4]]
         |t| nn::ops::sdpa(&t[0], &t[1], &t[2], None, true, 0.5, 2.0),
         |t| composed(&t[0], &t[1], &t[2], Some(2.0), Some(&hide(3, 4, t[0].device(), |i, j| j <= i + 1)?));
