@@ -152,6 +152,83 @@ fn long_sequences_agree_with_the_reference() -> Result<()> {
     Ok(())
 }
 
+/// A row whose scores all get a large finite mask, as models hide padding, has the weights of its scores without the mask's
+/// size: the log-sum-exp as one number would lose them, and gradients would be too large by the number of keys.
+#[test]
+fn large_finite_masks_keep_the_weights() -> Result<()> {
+    for device in devices() {
+        for (queries, keys) in [(1, 4), (3, 4), (20, 40)] {
+            for hidden in [-1e4f32, -1e9, f32::MIN] {
+                let make = |dims: &[usize], seed| Var::from_tensor(&random(dims, seed, device)?);
+                let q = make(&[1, 2, queries, 8], 1)?;
+                let k = make(&[1, 1, keys, 8], 2)?;
+                let v = make(&[1, 1, keys, 8], 3)?;
+                let mask = Tensor::full(hidden, (queries, keys), device)?;
+                let config = AttentionConfig {
+                    mask: Some(mask),
+                    ..Default::default()
+                };
+                let what = format!("{queries} queries, mask of {hidden}");
+                let (got, want) = (
+                    attention(&q, &k, &v, &config)?,
+                    reference(&q, &k, &v, &config)?,
+                );
+                let loss = |y: &Tensor| y.sum_all()?.backward();
+                let (got_grads, want_grads) = (loss(&got)?, loss(&want)?);
+                let of = |grads: &candle_core::backprop::GradStore, var: &Var| {
+                    grads.get(var).expect("a gradient").clone()
+                };
+                // At −1e9 a score is rounded to a multiple of 64: the sums of products decide which, so that only the sum of
+                // the weights is the same by any order.
+                let ones = |t: &Tensor| t.sum_all()?.to_scalar::<f32>();
+                let (got_sum, want_sum) = (ones(&of(&got_grads, &v))?, ones(&of(&want_grads, &v))?);
+                assert!(
+                    (got_sum - want_sum).abs() < 1e-3 * want_sum.abs(),
+                    "{what}: {got_sum}, expected {want_sum}"
+                );
+                if hidden == f32::MIN {
+                    assert_close(&got, &want, &what)?;
+                    assert_close(&of(&got_grads, &v), &of(&want_grads, &v), &what)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A boolean mask that a comparison of tracked tensors has made gets no gradient, and the others get theirs.
+#[test]
+fn a_boolean_mask_of_tracked_tensors_has_no_gradient() -> Result<()> {
+    for device in devices() {
+        let make = |dims: &[usize], seed| Var::from_tensor(&random(dims, seed, device)?);
+        let (q, k, v) = (
+            make(&[1, 1, 3, 8], 1)?,
+            make(&[1, 1, 4, 8], 2)?,
+            make(&[1, 1, 4, 8], 3)?,
+        );
+        let scores = make(&[3, 4], 4)?;
+        let config = AttentionConfig {
+            mask: Some(scores.ge(-0.5f64)?),
+            ..Default::default()
+        };
+        let got = attention(&q, &k, &v, &config)?
+            .sqr()?
+            .sum_all()?
+            .backward()?;
+        let want = reference(&q, &k, &v, &config)?
+            .sqr()?
+            .sum_all()?
+            .backward()?;
+        for var in [&q, &k, &v] {
+            let of = |grads: &candle_core::backprop::GradStore| {
+                grads.get(var).expect("a gradient").clone()
+            };
+            assert_close(&of(&got), &of(&want), "a boolean mask")?;
+        }
+    }
+    Ok(())
+}
+
 /// Applied by hand, the op gives the function's bits and gradients.
 #[test]
 fn the_custom_op_is_the_function() -> Result<()> {

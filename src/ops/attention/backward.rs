@@ -11,10 +11,9 @@ use candle_core::{DType, Error, Result, Tensor};
 /// The gradients of those inputs of [`Attend`] that track one. `outputs` are the result, the log-sum-exps, and the result in
 /// f32 where it is kept.
 pub fn gradients(op: &Attend, inputs: &[Tensor], outputs: &[Tensor], grad: &Tensor) -> Grads {
-    let mut wanted: Vec<bool> = inputs.iter().map(|input| input.track_op()).collect();
-    // Numbers of keys have no gradient.
-    let trained = inputs.len() - usize::from(op.has_key_lengths);
-    wanted[trained..].fill(false);
+    // A boolean mask and numbers of keys have no gradient, though a comparison of tracked tensors may have made them.
+    let floats = |input: &Tensor| input.track_op() && input.dtype() == inputs[0].dtype();
+    let wanted: Vec<bool> = inputs.iter().map(floats).collect();
     if !wanted.contains(&true) {
         return Ok(vec![None; inputs.len()]);
     }

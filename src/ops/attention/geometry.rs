@@ -52,7 +52,9 @@ impl Rules {
         }
         if let Some(cap) = self.softcap {
             let message = format_args!("got softcap = {cap}, expected a positive number");
-            check::ensure(cap > 0.0 && cap.is_finite(), name, message)?;
+            // Below that, 1 / cap would be infinite.
+            let holds = cap >= f32::MIN_POSITIVE && cap.is_finite();
+            check::ensure(holds, name, message)?;
         }
         if let Some(AttentionDropout { p, .. }) = self.dropout {
             let message = format_args!("got dropout with p = {p}, expected 0 ≤ p < 1");

@@ -47,7 +47,10 @@ pub fn forward(op: &Attend, args: Args<MetalStorage>) -> OpResults<MetalStorage>
     let device = call.device;
     let mut outputs = vec![
         (finish(y, device, count, call.dtype), dims.clone().into()),
-        (finish(log_sums, device, 2 * rows, DType::F32), (&sums).into()),
+        (
+            finish(log_sums, device, 2 * rows, DType::F32),
+            (&sums).into(),
+        ),
     ];
     outputs.extend(wide.map(|wide| (finish(wide, device, count, DType::F32), dims.into())));
     Ok(outputs)
