@@ -141,7 +141,7 @@ impl Pass<'_> {
             .input(q)
             .input(&call.k.operand)
             .input(&call.v.operand)
-            .input_or(call.mask.as_ref(), q)
+            .input_or(call.additive_mask(), q)
             .input_or(call.sinks.as_ref(), q)
             .input_or(call.lengths.as_ref(), q)
             .input(&self.grad.operand)
