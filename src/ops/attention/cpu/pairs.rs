@@ -51,6 +51,7 @@ mod x86 {
     /// # Safety
     /// The CPU has AVX-512F and AVX512-BF16; A has MR pairs at each of `k` steps, B has k rows of 32, and C has room for MR
     /// rows of 32 elements.
+    #[allow(clippy::needless_range_loop, reason = "registers by their numbers")]
     #[inline(never)]
     #[target_feature(enable = "avx512f,avx512bf16")]
     pub unsafe fn multiply(tile: Tile) {

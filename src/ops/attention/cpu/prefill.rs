@@ -180,10 +180,11 @@ impl<T: Element> Chunks<'_, T> {
         let sink = self.call.sinks.as_ref().map(|sinks| sinks[query.head]);
         State {
             max: sink.unwrap_or(f32::NEG_INFINITY),
-            // e^(sink − max), which is NaN for an infinite sink, as composed.
+            // e^(sink − max), which is NaN for a sink of +∞, as composed.
             sum: match sink {
                 None | Some(f32::NEG_INFINITY) => 0.0,
-                Some(sink) => (sink - sink).exp(),
+                Some(sink) if sink.is_finite() => 1.0,
+                Some(_) => f32::NAN,
             },
         }
     }
@@ -278,7 +279,7 @@ impl<T: Element> Chunks<'_, T> {
                         tiles.sums.add(r * tiles.width),
                     )
                 };
-                let Some(query) = queries.get(r) else {
+                let (Some(query), Some(state)) = (queries.get(r), states.get_mut(r)) else {
                     // SAFETY: the row has `SCORE_ROW` elements, and the span is inside of a block.
                     unsafe { zero(scores, span.clone()) };
                     continue;
@@ -291,7 +292,7 @@ impl<T: Element> Chunks<'_, T> {
                     if start < end {
                         let t = scores.add(start);
                         let keys = (first + start, end - start);
-                        let scaled = weigh(s, self.call, query, &mut states[r], t, keys);
+                        let scaled = weigh(s, self.call, query, state, t, keys);
                         rescale(s, sums, tiles.width, scaled);
                     }
                 }

@@ -129,6 +129,7 @@ impl<const MR: usize, const AI: usize> Kernel for Run<MR, AI> {
 
 /// # Safety
 /// As for [`Tile::of_packed`], with MR rows that are `AI` apart in A.
+#[allow(clippy::needless_range_loop, reason = "registers by their numbers")]
 #[inline(always)]
 unsafe fn run<S: Simd, const MR: usize, const AI: usize>(s: S, tile: Tile) {
     let (mut a, mut b) = (tile.a, tile.b);

@@ -231,7 +231,7 @@ impl<T: Element> Gradients<'_, T> {
         let (g, part) = (self.backward.geometry(), self.part);
         let segment = &self.backward.call.segments[part.segment];
         let dims = [g.dim, g.value_dim];
-        for i in 0..2 {
+        for (i, dim) in dims.into_iter().enumerate() {
             let Some(target) = self.targets[1 + i] else {
                 continue;
             };
@@ -239,7 +239,7 @@ impl<T: Element> Gradients<'_, T> {
                 // SAFETY: the target has a row for each key, which is no other part's; the sums have whole vectors.
                 unsafe {
                     let to = target.row(segment.batch, part.kv_head, segment.key + key);
-                    narrow(s, self.sums[i].add(key * self.widths()[i]), to, dims[i]);
+                    narrow(s, self.sums[i].add(key * self.widths()[i]), to, dim);
                 }
             }
         }

@@ -114,9 +114,9 @@ impl<T: Element> Rows<'_, T> {
                 tiles.pack_keys(s, &b.call, (batch, kv_head), (first, len), 0);
                 tiles.multiply::<S, T>(s, g, &spans, 0, len);
                 let rows = tiles.weigh(s, b, (&queries, &deltas), &spans, first, true);
-                for r in rows.start..rows.end.min(queries.len()) {
+                for (r, query) in queries.iter().enumerate().take(rows.end).skip(rows.start) {
                     let slopes = tiles.slopes.add(r * SCORE_ROW);
-                    let at = if self.strides[0] { queries[r].at } else { 0 };
+                    let at = if self.strides[0] { query.at } else { 0 };
                     let row = self.sums.add(at * self.keys);
                     for i in 0..len {
                         let to = if self.strides[1] { first + i } else { 0 };
