@@ -196,6 +196,37 @@ fn large_finite_masks_keep_the_weights() -> Result<()> {
     Ok(())
 }
 
+/// The maximum of a row moves from tile to tile, far beyond what its weights are relative to.
+#[test]
+fn scores_that_grow_agree_with_the_reference() -> Result<()> {
+    for device in devices() {
+        for queries in [1, 33] {
+            let q = Var::from_tensor(&random(&[1, 2, queries, 8], 1, device)?)?;
+            let growth = Tensor::arange(0f32, 150., device)?.reshape((1, 1, 150, 1))?;
+            let k = random(&[1, 1, 150, 8], 2, device)?.broadcast_mul(&(growth * 0.02)?)?;
+            let k = Var::from_tensor(&k)?;
+            let v = Var::from_tensor(&random(&[1, 1, 150, 72], 3, device)?)?;
+            let config = AttentionConfig {
+                sinks: Some(Tensor::new(&[3f32, -3.], device)?),
+                ..Default::default()
+            };
+            let what = format!("{queries} queries");
+            let got = attention(&q, &k, &v, &config)?;
+            let want = reference(&q, &k, &v, &config)?;
+            assert_close(&got, &want, &what)?;
+            let got = got.sqr()?.sum_all()?.backward()?;
+            let want = want.sqr()?.sum_all()?.backward()?;
+            for var in [&q, &k, &v] {
+                let of = |grads: &candle_core::backprop::GradStore| {
+                    grads.get(var).expect("a gradient").clone()
+                };
+                assert_close(&of(&got), &of(&want), &what)?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// A boolean mask that a comparison of tracked tensors has made gets no gradient, and the others get theirs.
 #[test]
 fn a_boolean_mask_of_tracked_tensors_has_no_gradient() -> Result<()> {

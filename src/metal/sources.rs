@@ -74,7 +74,9 @@ macro_rules! sources {
 }
 
 parts! {
-    ATTENTION_PARTS = "parts/attention",
+    ATTENTION_BWD_TILES = "parts/attention_bwd",
+    ATTENTION_RULES = "parts/attention",
+    ATTENTION_TILES = "parts/attention_tiles",
     CODES = "parts/codes",
     COMMON = "parts/common",
     CONV2D_PARAMS = "parts/conv2d_params",
@@ -88,9 +90,10 @@ parts! {
 sources! {
     ACTIVATION = "activation",
     AFFINE_ACT = "affine_act",
-    ATTENTION = "attention" + ATTENTION_PARTS,
-    ATTENTION_BWD = "attention_bwd" + ATTENTION_PARTS,
-    ATTENTION_DECODE = "attention_decode" + ATTENTION_PARTS,
+    ATTENTION = "attention" + ATTENTION_RULES + ATTENTION_TILES,
+    ATTENTION_BWD = "attention_bwd" + ATTENTION_RULES + ATTENTION_TILES + ATTENTION_BWD_TILES,
+    ATTENTION_BWD_REST = "attention_bwd_rest" + ATTENTION_RULES + ATTENTION_TILES + ATTENTION_BWD_TILES,
+    ATTENTION_DECODE = "attention_decode" + ATTENTION_RULES,
     BINARY_ACT = "binary_act",
     BITLINEAR = "bitlinear" + TILES + CODES,
     CONV2D = "conv2d" + CONV2D_PARAMS,

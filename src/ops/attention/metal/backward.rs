@@ -2,7 +2,7 @@
 
 use super::call::{Call, Rows, BLOCK};
 use super::params::Params;
-use crate::metal::sources::ATTENTION_BWD;
+use crate::metal::sources::{ATTENTION_BWD, ATTENTION_BWD_REST};
 use crate::metal::{alloc, finish, grid, Launch, Operand};
 use crate::op::{Args, OpResults};
 use crate::ops::attention::backward::{AttendBwd, FIRST};
@@ -89,7 +89,7 @@ impl Pass<'_> {
                 .iter()
                 .any(|grad| grad.is_some())
         {
-            call.launch(&ATTENTION_BWD, "bwd_delta")?
+            call.launch(&ATTENTION_BWD_REST, "bwd_delta")?
                 .input(&self.y.operand)
                 .input(&self.grad.operand)
                 .output(&self.delta)
@@ -133,11 +133,11 @@ impl Pass<'_> {
         groups[2] += usize::from(dsinks.is_some());
         let q = &call.q.operand;
         let launch = call
-            .launch(&ATTENTION_BWD, "bwd_rest")?
+            .launch(&ATTENTION_BWD_REST, "bwd_rest")?
             .input(q)
             .input(&call.k.operand)
             .input(&call.v.operand)
-            .input_or(call.mask.as_ref(), q)
+            .input_or(call.additive_mask(), q)
             .input_or(call.sinks.as_ref(), q)
             .input_or(call.lengths.as_ref(), q)
             .input(&self.grad.operand)

@@ -230,15 +230,19 @@ impl<'a> Call<'a> {
         Launch::new(self.device, source, &format!("{NAME}_{kernel}_{dtype}"))
     }
 
+    pub fn additive_mask(&self) -> Option<&Operand<'a>> {
+        self.mask.as_ref().filter(|mask| mask.dtype() != DType::U8)
+    }
+
     /// The first five arguments: all that scores and weighted sums depend on.
     pub fn scored<'b>(&'b self, launch: Launch<'b>) -> Launch<'b> {
-        let (q, mask) = (&self.q.operand, self.mask.as_ref());
+        let q = &self.q.operand;
         launch
             .input(q)
             .input(&self.k.operand)
             .input(&self.v.operand)
-            .input_or(mask, q)
-            .input_or(mask, q)
+            .input_or(self.additive_mask(), q)
+            .input_or(self.mask.as_ref().filter(|m| m.dtype() == DType::U8), q)
     }
 
     /// The width of the tiles' columns: up to that many are made by one threadgroup.

@@ -71,7 +71,7 @@ impl<'a> Outputs<'a> {
         match self.wide {
             Some(wide) => launch.output(wide),
             // Stands in for what the kernel won't write.
-            None => launch.input(&call.q.operand),
+            None => launch.input_buffer(call.q.operand.buffer()),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Attention on Metal: launches of kernels/attention.metal, attention_decode.metal and attention_bwd.metal.
+//! Attention on Metal: launches of kernels/attention*.metal.
 //!
 //! Many queries go through tiles of simdgroup matrices in one dispatch. Few queries, as of a decoder's next token, leave the
 //! parallelism to their keys: these are cut into parts, and a second dispatch merges the parts. The gradients take a dispatch
