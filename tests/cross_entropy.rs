@@ -392,7 +392,7 @@ fn a_scaled_loss_keeps_small_gradients() -> Result<()> {
             let w = Var::from_tensor(&(logits(5, 8, dtype, device)? * 1e-3)?)?;
             let target = Tensor::new(&[0u32, 4, 3, 1, 2, 0], device)?;
             let config = CrossEntropyConfig {
-                // Small beside the first class's, which no gradient comes near.
+                // They make gradients that f16 has few digits for, or none.
                 reduction: LossReduction::Sum,
                 weight: Some((Tensor::ones(5, dtype, device)? * 2f64.powi(-14))?),
                 ..Default::default()
