@@ -46,6 +46,11 @@ inline float unit_of(device const float* total, constant LossParams& p) {
     return p.mean != 0u ? p.sign / total[0] : p.sign;
 }
 
+// What each loss is multiplied by before the sum: a divisor of 0 divides the sum instead.
+inline float share_of(device const float* total, constant LossParams& p) {
+    return p.mean != 0u && total[0] == 0.0f ? p.sign : unit_of(total, p);
+}
+
 // ---- The divisor of a mean, and the sum of all losses: one threadgroup ----
 
 template <typename T>
@@ -83,9 +88,9 @@ template <typename T>
     }
     sum = row_sum<true>(sum, t);
     if (t.first == 0u) {
-        // A mean of no rows.
-        bool none = p.mean != 0u && total[0] == 0.0f;
-        y[0] = T(none ? not_a_number() : sum);
+        // Divided by 0: a mean of no rows, or of weights that add up to nothing.
+        float quotient = sum == 0.0f ? not_a_number() : sum * as_type<float>(0x7F800000u);
+        y[0] = T(p.mean != 0u && total[0] == 0.0f ? quotient : sum);
     }
 }
 
@@ -190,7 +195,7 @@ template <typename T, bool WIDE>
     }
     // A target that is no class makes NaNs of the whole row.
     scale = target < p.cols ? scale : logit;
-    losses[t.row] = loss * unit;
+    losses[t.row] = loss * share_of(total, p);
     float4 kept = float4(top, scale * unit / sum, p.hit * w * unit, p.spread * unit);
     write_factors(row_factors, kept, target < p.cols ? uint(target) : 0u);
 }
@@ -301,7 +306,7 @@ template <typename T>
     float loss = 0.0f;
     if (!is_ignored(target, p)) {
         float v = target < p.cols ? float(x[row_offset(row, p.x) + target]) : not_a_number();
-        loss = -v * weight_of(weight, target, p) * unit_of(total, p);
+        loss = -v * weight_of(weight, target, p) * share_of(total, p);
     }
     losses[row] = loss;
 }

@@ -4,9 +4,10 @@
 use crate::devices::devices;
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_fused::ops::{
-    cross_entropy, cross_entropy_inplace, nll, token_log_probs, CrossEntropy, CrossEntropyConfig,
-    LossReduction,
+    cross_entropy, cross_entropy_inplace, linear_cross_entropy, nll, token_log_probs, CrossEntropy,
+    CrossEntropyConfig, LinearCrossEntropyConfig, LossReduction,
 };
+use candle_fused::reference;
 
 const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
@@ -73,6 +74,52 @@ fn logits_that_are_given_up_hold_the_gradient() -> Result<()> {
             let variable =
                 cross_entropy_inplace(x.as_tensor().clone(), &target, &Default::default());
             assert!(variable.is_err(), "a variable would be overwritten");
+            // Views of the variable lie in its memory too.
+            let before = numbers(&x)?;
+            let views = [
+                (x.reshape((37, 5))?, 5),
+                (x.narrow(1, 3, 30)?, 30),
+                (x.narrow(0, 1, 3)?.reshape((1, 3, 37))?, 37),
+                (
+                    x.t()?
+                        .reshape((37, 5))?
+                        .t()?
+                        .narrow(0, 0, 2)?
+                        .flatten_all()?,
+                    74,
+                ),
+            ];
+            for (view, classes) in views {
+                let leading = &view.dims()[..view.rank() - 1];
+                let target = Tensor::zeros(leading, DType::U32, device)?;
+                assert_eq!(view.dims()[view.rank() - 1], classes);
+                match cross_entropy_inplace(view, &target, &Default::default()) {
+                    Err(error) => {
+                        let error = error.to_string();
+                        assert!(error.contains("cross_entropy_inplace: got"), "{error}");
+                    }
+                    // A reshaped strided view is a copy.
+                    Ok(loss) => assert!(loss.backward()?.get(&x).is_some()),
+                }
+                assert_eq!(numbers(&x)?, before);
+            }
+            for view in [x.reshape((5, 37))?, x.narrow(0, 0, 5)?, x.t()?.t()?] {
+                let loss = cross_entropy_inplace(view, &target, &Default::default());
+                assert!(loss.is_err(), "a view of a variable would be overwritten");
+            }
+            // A detached view has no gradient.
+            let detached = x.detach().reshape((5, 37))?;
+            let loss = cross_entropy_inplace(detached, &target, &Default::default())?;
+            assert!(loss.backward()?.get(&x).is_none());
+            assert_eq!(numbers(&x)?, before);
+            // A view of an op's result is overwritten where it lies.
+            let wide = x.affine(2.0, 0.0)?;
+            let view = wide.narrow(1, 0, 30)?;
+            let target = Tensor::new(&[3i64, -100, 29, 0, 7], device)?;
+            let want = cross_entropy(&view, &target, &Default::default())?.backward()?;
+            let want = numbers(want.get(&x).unwrap())?;
+            let got = cross_entropy_inplace(view, &target, &Default::default())?.backward()?;
+            assert_eq!(numbers(got.get(&x).unwrap())?, want);
             // A broadcast view has no memory for a gradient.
             let row = x.narrow(0, 0, 1)?.broadcast_as((5, 37))?;
             let loss = cross_entropy_inplace(row, &target, &Default::default())?;
@@ -118,7 +165,17 @@ fn targets_outside_of_the_classes() -> Result<()> {
                 }
             }
             let tokens = token_log_probs(&x, &target);
-            assert!(!device.is_cpu() || tokens.is_err());
+            if device.is_cpu() {
+                let error = tokens.unwrap_err().to_string();
+                assert!(error.contains("token_log_probs: got"), "{error}");
+                assert!(
+                    error.contains(&format!("position {row} of tokens")),
+                    "{error}"
+                );
+                continue;
+            }
+            let nan: Vec<bool> = numbers(&tokens?)?.iter().map(|v| v.is_nan()).collect();
+            assert_eq!(nan, [0, 1, 2].map(|i| i == row));
         }
     }
     Ok(())
@@ -223,6 +280,308 @@ fn large_logits_keep_their_digits() -> Result<()> {
         let (near, far) = (run(0.0)?, run(65536.0)?);
         for (a, b) in near.0.iter().chain(&near.1).zip(far.0.iter().chain(&far.1)) {
             assert!((a - b).abs() < 1e-6, "{a} and {b}");
+        }
+    }
+    Ok(())
+}
+
+/// The name of the function that was called, with kernels (f32) and without (f64).
+#[test]
+fn errors_name_the_function_and_its_argument() -> Result<()> {
+    let target = Tensor::new(&[0u32, 7], &Device::Cpu)?;
+    let config = CrossEntropyConfig::default();
+    for dtype in [DType::F32, DType::F64] {
+        let x = logits(2, 5, dtype, &Device::Cpu)?;
+        let w = logits(5, 5, dtype, &Device::Cpu)?;
+        let calls = [
+            (
+                "cross_entropy",
+                "target",
+                cross_entropy(&x, &target, &config),
+            ),
+            (
+                "cross_entropy_inplace",
+                "target",
+                cross_entropy_inplace(x.clone(), &target, &config),
+            ),
+            ("nll", "target", nll(&x, &target, &config)),
+            ("token_log_probs", "tokens", token_log_probs(&x, &target)),
+            (
+                "linear_cross_entropy",
+                "target",
+                linear_cross_entropy(&x, &w, &target, &Default::default()),
+            ),
+        ];
+        for (name, argument, result) in calls {
+            let error = result.unwrap_err().to_string();
+            let start = format!("{name}: got 7 at position 1 of {argument}, expected");
+            assert!(error.starts_with(&start), "{error}");
+        }
+    }
+    Ok(())
+}
+
+/// What runs where there is no kernel adds up 16-bit losses in f32: 5000 equal ones have the mean of one.
+#[test]
+fn references_round_once() -> Result<()> {
+    let (rows, classes) = (5000, 3);
+    for dtype in [DType::F16, DType::BF16] {
+        let x = logits(1, classes, dtype, &Device::Cpu)?;
+        let x = x.broadcast_as((rows, classes))?.contiguous()?;
+        let target = Tensor::ones(rows, DType::U32, &Device::Cpu)?;
+        let weight = Tensor::new(&[1f32, 0.75, 2.0], &Device::Cpu)?.to_dtype(dtype)?;
+        let config = CrossEntropyConfig {
+            weight: Some(weight.clone()),
+            label_smoothing: 0.1,
+            ..Default::default()
+        };
+        let plain = CrossEntropyConfig {
+            label_smoothing: 0.0,
+            ..config.clone()
+        };
+        let wide = |config: &CrossEntropyConfig| -> Result<CrossEntropyConfig> {
+            Ok(CrossEntropyConfig {
+                weight: Some(weight.to_dtype(DType::F64)?),
+                ..config.clone()
+            })
+        };
+        let exact = x.to_dtype(DType::F64)?;
+        use reference::cross_entropy as of;
+        let pairs = [
+            (
+                of::reference(&x, &target, &config)?,
+                of::reference(&exact, &target, &wide(&config)?)?,
+            ),
+            (
+                of::reference_nll(&x, &target, &plain)?,
+                of::reference_nll(&exact, &target, &wide(&plain)?)?,
+            ),
+            (
+                of::reference_token_log_probs(&x, &target)?,
+                of::reference_token_log_probs(&exact, &target)?,
+            ),
+        ];
+        for (got, want) in pairs {
+            assert_eq!(got.dtype(), dtype);
+            assert_eq!(numbers(&got)?, numbers(&want.to_dtype(dtype)?)?);
+        }
+        let w = logits(classes, classes, dtype, &Device::Cpu)?;
+        let linear = |loss: CrossEntropyConfig| LinearCrossEntropyConfig {
+            loss,
+            ..Default::default()
+        };
+        use reference::linear_cross_entropy::reference;
+        let got = reference(&x, &w, &target, &linear(config.clone()))?;
+        let want = reference(
+            &exact,
+            &w.to_dtype(DType::F64)?,
+            &target,
+            &linear(wide(&config)?),
+        )?;
+        assert_eq!(numbers(&got)?, numbers(&want.to_dtype(dtype)?)?);
+    }
+    Ok(())
+}
+
+/// Gradients that are too small for f16 before the loss is scaled.
+#[test]
+fn a_scaled_loss_keeps_small_gradients() -> Result<()> {
+    for device in devices() {
+        for (dtype, scale) in [(DType::F16, 32768.0), (DType::BF16, 65536.0)] {
+            let x = Var::from_tensor(&(logits(6, 8, dtype, device)? * 1e-3)?)?;
+            let w = Var::from_tensor(&(logits(5, 8, dtype, device)? * 1e-3)?)?;
+            let target = Tensor::new(&[0u32, 4, 3, 1, 2, 0], device)?;
+            let config = CrossEntropyConfig {
+                // They make gradients that f16 has few digits for, or none.
+                reduction: LossReduction::Sum,
+                weight: Some((Tensor::ones(5, dtype, device)? * 2f64.powi(-14))?),
+                ..Default::default()
+            };
+            let config = LinearCrossEntropyConfig {
+                loss: config,
+                chunk_rows: Some(4),
+                ..Default::default()
+            };
+            let loss = (linear_cross_entropy(&x, &w, &target, &config)? * scale)?;
+            let got = loss.backward()?;
+            let wide =
+                |t: &Var| Var::from_tensor(&t.to_device(&Device::Cpu)?.to_dtype(DType::F64)?);
+            let (xs, ws) = (wide(&x)?, wide(&w)?);
+            let mut exact = config.clone();
+            let weight = Tensor::ones(5, DType::F64, &Device::Cpu)?;
+            exact.loss.weight = Some((weight * 2f64.powi(-14))?);
+            let target = target.to_device(&Device::Cpu)?;
+            let loss = reference::linear_cross_entropy::reference(&xs, &ws, &target, &exact)?;
+            let want = (loss * scale)?.backward()?;
+            for (var, exact) in [(&x, &xs), (&w, &ws)] {
+                let got = numbers(got.get(var).unwrap())?;
+                let want = numbers(&want.get(exact).unwrap().to_dtype(dtype)?)?;
+                let step = if dtype == DType::F16 {
+                    1.0 / 512.0
+                } else {
+                    1.0 / 64.0
+                };
+                for (g, w) in got.iter().zip(&want) {
+                    assert!(
+                        (g - w).abs() <= step * w.abs() + 1e-6,
+                        "{dtype:?}: {g} and {w}"
+                    );
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Class weights that cancel, smoothed labels on long rows, and a mean whose weights add up to nothing.
+#[test]
+fn weights_that_cancel() -> Result<()> {
+    for device in devices() {
+        let check = |x: &Tensor, target: &[u32], weight: &[f32], eps: f32| -> Result<()> {
+            for reduction in [LossReduction::Sum, LossReduction::Mean] {
+                let config = |device: &Device, dtype| -> Result<CrossEntropyConfig> {
+                    Ok(CrossEntropyConfig {
+                        weight: Some(Tensor::new(weight, device)?.to_dtype(dtype)?),
+                        label_smoothing: eps,
+                        reduction,
+                        ..Default::default()
+                    })
+                };
+                let own = Tensor::new(target, device)?;
+                let got = cross_entropy(x, &own, &config(device, DType::F32)?)?;
+                let exact = x.to_device(&Device::Cpu)?.to_dtype(DType::F64)?;
+                let (cpu, own) = (Device::Cpu, own.to_device(&Device::Cpu)?);
+                let want =
+                    reference::cross_entropy::reference(&exact, &own, &config(&cpu, DType::F64)?)?;
+                let (got, want) = (numbers(&got)?[0], numbers(&want)?[0]);
+                let close = (got - want).abs() <= 1e-5 * want.abs().max(1.0);
+                let same = got == want || (got.is_nan() && want.is_nan());
+                assert!(close || same, "{got}, expected {want}: {reduction:?} {eps}");
+            }
+            Ok(())
+        };
+        let x = Tensor::new(&[[1f32, 4.0], [-2.0, 0.5]], device)?;
+        check(&x, &[0, 0], &[1.0, -1.0], 0.25)?;
+        // Nothing counts: the smoothed part is divided by 0.
+        check(&x, &[1, 1], &[1.0, 0.0], 0.25)?;
+        check(&x, &[1, 1], &[1.0, 0.0], 0.0)?;
+        check(&x, &[0, 1], &[1.0, -1.0], 0.0)?;
+        // A class that is not there: 0 times infinity.
+        let padded = Tensor::new(&[[1f32, 4.0, f32::NEG_INFINITY]], device)?;
+        check(&padded, &[0], &[1.0, 1.0, 0.0], 0.25)?;
+        check(&padded, &[0], &[1.0, 1.0, 0.0], 0.0)?;
+        // Several chunks of columns, the last one of which is not there or cancels.
+        let long = logits(2, 4100, DType::F32, device)?;
+        let ones = vec![1.0; 4100];
+        check(&long, &[0, 4099], &ones, 0.25)?;
+        let mut weight = ones.clone();
+        weight[4096..].copy_from_slice(&[1.0, -1.0, 2.0, -2.0]);
+        check(&long, &[0, 17], &weight, 0.25)?;
+        let absent = Tensor::full(f32::NEG_INFINITY, (2, 4), device)?;
+        let padded = Tensor::cat(&[&long.narrow(1, 0, 4096)?, &absent], 1)?;
+        weight[4096..].fill(0.0);
+        check(&padded, &[0, 17], &weight, 0.25)?;
+    }
+    Ok(())
+}
+
+fn linear(loss: CrossEntropyConfig, chunk_rows: usize) -> LinearCrossEntropyConfig {
+    LinearCrossEntropyConfig {
+        loss,
+        chunk_rows: Some(chunk_rows),
+        ..Default::default()
+    }
+}
+
+#[test]
+fn targets_of_a_linear_loss() -> Result<()> {
+    for device in devices() {
+        let (x, w) = (
+            logits(6, 4, DType::F32, device)?,
+            logits(9, 4, DType::F32, device)?,
+        );
+        let config = linear(
+            CrossEntropyConfig {
+                z_loss: 0.01,
+                reduction: LossReduction::None,
+                ..Default::default()
+            },
+            4,
+        );
+        let target = Tensor::new(&[[0u32, 8], [3, 3], [5, 1]], &Device::Cpu)?;
+        let x3 = x.reshape((3, 2, 4))?;
+        let [cpu_x, cpu_w] = [&x3, &w].map(|t| t.to_device(&Device::Cpu)?.to_dtype(DType::F64));
+        let (cpu_x, cpu_w) = (cpu_x?, cpu_w?);
+        use reference::linear_cross_entropy::reference;
+        let want = numbers(&reference(&cpu_x, &cpu_w, &target, &config)?)?;
+        for dtype in [DType::U8, DType::U32, DType::I64] {
+            let target = target.to_dtype(dtype)?;
+            let strided = target.t()?.contiguous()?.to_device(device)?.t()?;
+            let padded = Tensor::cat(&[&target, &target], 0)?.to_device(device)?;
+            for target in [target.to_device(device)?, strided, padded.narrow(0, 3, 3)?] {
+                let got = numbers(&linear_cross_entropy(&x3, &w, &target, &config)?)?;
+                for (g, w) in got.iter().zip(&want) {
+                    assert!((g - w).abs() <= 1e-5 * w.abs().max(1.0), "{g} and {w}");
+                }
+            }
+        }
+        // Not a class.
+        let x = Var::from_tensor(&x)?;
+        let wrong = Tensor::new(&[0i64, 8, 3, -1, 5, 1], device)?;
+        let loss = linear_cross_entropy(&x, &w, &wrong, &config);
+        if device.is_cpu() {
+            let error = loss.unwrap_err().to_string();
+            assert!(error.contains("linear_cross_entropy: got -1"), "{error}");
+            continue;
+        }
+        let loss = loss?;
+        let nan: Vec<bool> = numbers(&loss)?.iter().map(|v| v.is_nan()).collect();
+        assert_eq!(nan, [0, 1, 2, 3, 4, 5].map(|i| i == 3));
+        let grads = loss.sum_all()?.backward()?;
+        let nan = numbers(&grads.get(&x).unwrap().narrow(0, 3, 1)?)?;
+        assert!(nan.iter().all(|v| v.is_nan()));
+    }
+    Ok(())
+}
+
+/// More classes than a 16-bit W has widened at a time.
+#[test]
+fn many_classes_of_16_bits() -> Result<()> {
+    for device in devices() {
+        for dtype in [DType::F16, DType::BF16] {
+            let x = Var::from_tensor(&logits(3, 4, dtype, device)?)?;
+            let w = Var::from_tensor(&logits(1030, 4, dtype, device)?)?;
+            let target = Tensor::new(&[0u32, 1029, 1024], device)?;
+            for reduction in [LossReduction::Mean, LossReduction::None] {
+                let config = CrossEntropyConfig {
+                    reduction,
+                    ..Default::default()
+                };
+                let config = linear(config, 2);
+                let loss = linear_cross_entropy(&x, &w, &target, &config)?;
+                let got = loss.sum_all()?.backward()?;
+                let wide =
+                    |t: &Var| Var::from_tensor(&t.to_device(&Device::Cpu)?.to_dtype(DType::F64)?);
+                let (xs, ws) = (wide(&x)?, wide(&w)?);
+                let cpu = target.to_device(&Device::Cpu)?;
+                let want = reference::linear_cross_entropy::reference(&xs, &ws, &cpu, &config)?;
+                let want = want.sum_all()?.backward()?;
+                let step = if dtype == DType::F16 {
+                    1.0 / 1024.0
+                } else {
+                    1.0 / 128.0
+                };
+                for (var, exact) in [(&x, &xs), (&w, &ws)] {
+                    let got = numbers(got.get(var).unwrap())?;
+                    let want = numbers(want.get(exact).unwrap())?;
+                    for (g, w) in got.iter().zip(&want) {
+                        assert!(
+                            (g - w).abs() <= step * w.abs() + 1e-5,
+                            "{dtype:?}: {g} and {w}"
+                        );
+                    }
+                }
+            }
         }
     }
     Ok(())

@@ -7,12 +7,19 @@ use candle_fused::ops::embedding;
 #[test]
 fn ids_outside_of_the_vocabulary() -> Result<()> {
     for device in devices() {
-        for ids in [[1i64, 4], [1, -1], [1, i64::MIN]] {
+        for ids in [[1i64, 4], [1, -1], [1, i64::MIN], [1, i64::MAX]] {
             let weight = Var::ones((4, 3), DType::F32, device)?;
             let y = embedding(&Tensor::new(&ids, device)?, &weight);
             if device.is_cpu() {
                 let error = y.unwrap_err().to_string();
-                assert!(error.contains("position 1"), "{error}");
+                assert!(error.contains("embedding: got"), "{error}");
+                assert!(error.contains("position 1 of ids"), "{error}");
+                // Without a kernel.
+                let wide = weight.to_dtype(DType::F64)?;
+                let error = embedding(&Tensor::new(&ids, device)?, &wide).unwrap_err();
+                assert!(error.to_string().contains("position 1 of ids"), "{error}");
+                let padding = Tensor::new(&[u32::MAX], device)?;
+                assert!(embedding(&padding, &wide).is_err());
                 continue;
             }
             let y = y?;

@@ -4,7 +4,8 @@ use crate::ops;
 use candle_core::{Module, Result, Tensor};
 use candle_nn::{Init, VarBuilder};
 
-/// Looks up rows of a weight by integer ids of any shape.
+/// Looks up rows of a weight by integer ids of any shape. An id outside of the vocabulary is an error on the CPU and a row of NaN
+/// on Metal, the largest number of the ids' dtype too, for which stock gives a row of zeros.
 #[derive(Clone, Debug)]
 pub struct Embedding {
     embeddings: Tensor,

@@ -22,7 +22,8 @@ fn check_rank(name: &str, inp: &Tensor) -> Result<()> {
 }
 
 /// The mean negative log-likelihood of log-probabilities `[batch, classes]` and targets `[batch]`. [`ops::nll`] takes more
-/// leading dims, class weights and targets to ignore.
+/// leading dims, class weights and targets to ignore. A target outside of the classes is an error on the CPU and makes the loss
+/// NaN on Metal, the largest number of the targets' dtype too, for which stock gives a loss of 0.
 pub fn nll(inp: &Tensor, target: &Tensor) -> Result<Tensor> {
     check_rank("nll", inp)?;
     ops::nll(inp, target, &every_target())

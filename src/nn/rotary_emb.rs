@@ -13,6 +13,7 @@
 //! # candle_core::Result::Ok(())
 //! ```
 
+use crate::check;
 use crate::ops::{self, Rope, RopeLayout, RopePairs};
 use candle_core::{Result, Tensor, D};
 use candle_nn::rotary_emb as stock;
@@ -32,19 +33,34 @@ const fn rope_of(pairs: RopePairs, layout: RopeLayout) -> Rope {
 
 /// Rotates `[batch, heads, positions, dim]` by tables `[positions or more, dim / 2]`, or with a batch in front.
 ///
-/// Unlike stock, the tables of a batch may be longer than x too.
+/// Unlike stock, the tables of a batch may be longer than x too. Tables for a part of a head, or x without a batch, are for
+/// [`ops::rope`].
 pub fn rope(xs: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
+    check_whole("rope", xs, cos)?;
     ops::rope(xs, cos, sin, &HALF)
 }
 
 /// [`rope`] of neighbouring elements.
 pub fn rope_i(xs: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
+    check_whole("rope_i", xs, cos)?;
     ops::rope(xs, cos, sin, &INTERLEAVED)
 }
 
 /// [`rope`] of `[batch, positions, heads, dim]`.
 pub fn rope_thd(xs: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
+    check_whole("rope_thd", xs, cos)?;
     ops::rope(xs, cos, sin, &THD)
+}
+
+/// x has four dims and cos a number for each pair of a head's elements, as stock demands.
+fn check_whole(name: &str, xs: &Tensor, cos: &Tensor) -> Result<()> {
+    let (x, table) = (xs.dims(), cos.dims());
+    let message = format_args!("got xs of shape {x:?}, expected four dims");
+    check::ensure(x.len() == 4, name, message)?;
+    let (pairs, dim) = (table.last().copied().unwrap_or(0), x[3]);
+    let message =
+        format_args!("got cos of shape {table:?}, expected a last dim of half of xs's {dim}");
+    check::ensure(dim % 2 == 0 && pairs == dim / 2, name, message)
 }
 
 /// [`rope`], which is no slower here. Arguments that only stock's composition takes go to it.

@@ -2,7 +2,7 @@
 
 use crate::check;
 use crate::op::{Arg, Spec};
-use candle_core::{CpuStorage, DType, Layout, Result};
+use candle_core::{CpuStorage, DType, Device, Layout, Result, Storage, Tensor};
 
 /// In the place of a class: this row does not count.
 pub const IGNORED: u32 = u32::MAX;
@@ -22,8 +22,10 @@ pub fn check_count(op: &str, what: &str, count: usize) -> Result<()> {
 }
 
 /// The targets in logical order, each below `classes`, or [`IGNORED`] for those that equal `ignore_index`.
+/// Errors begin with `op`, the function that was called, and call the argument `name`.
 pub fn read(
     op: &str,
+    name: &str,
     (storage, layout): Arg<CpuStorage>,
     classes: usize,
     ignore_index: Option<i64>,
@@ -36,7 +38,9 @@ pub fn read(
             Ok(class) if (class as usize) < classes => Ok(class),
             _ => Err(check::error(
                 op,
-                format_args!("got {value} at position {row}, expected an index below {classes}"),
+                format_args!(
+                    "got {value} at position {row} of {name}, expected an index below {classes}"
+                ),
             )),
         }
     };
@@ -54,8 +58,24 @@ pub fn read(
         CpuStorage::I64(v) => each(v, layout).enumerate().map(one).collect(),
         _ => Err(check::error(
             op,
-            "got targets of another dtype, expected u8, u32 or i64",
+            format_args!("got {name} of another dtype, expected u8, u32 or i64"),
         )),
+    }
+}
+
+/// [`read`], from a tensor of any device.
+pub fn read_tensor(
+    op: &str,
+    name: &str,
+    tensor: &Tensor,
+    classes: usize,
+    ignore_index: Option<i64>,
+) -> Result<Vec<u32>> {
+    let tensor = tensor.to_device(&Device::Cpu)?;
+    let (storage, layout) = tensor.storage_and_layout();
+    match &*storage {
+        Storage::Cpu(storage) => read(op, name, (storage, layout), classes, ignore_index),
+        _ => Err(check::error(op, format_args!("{name} is not on the CPU"))),
     }
 }
 
@@ -80,10 +100,10 @@ mod tests {
     fn targets_are_read_in_logical_order() -> Result<()> {
         let storage = CpuStorage::I64(vec![9, 0, -100, 2, 3, 1, 9]);
         let layout = Layout::new((3, 2).into(), vec![1, 3], 1);
-        let got = read("test", (&storage, &layout), 10, Some(-100))?;
+        let got = read("test", "target", (&storage, &layout), 10, Some(-100))?;
         assert_eq!(got, [0, 3, IGNORED, 1, 2, 9]);
-        assert!(read("test", (&storage, &layout), 9, Some(-100)).is_err());
-        assert!(read("test", (&storage, &layout), 10, None).is_err());
+        assert!(read("test", "target", (&storage, &layout), 9, Some(-100)).is_err());
+        assert!(read("test", "target", (&storage, &layout), 10, None).is_err());
         Ok(())
     }
 }

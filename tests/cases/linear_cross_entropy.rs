@@ -123,6 +123,23 @@ pub fn rejects() -> Vec<Reject> {
                 linear_cross_entropy(&x, &w, &target, &Default::default()).map(drop)
             },
         ),
+        Reject::new(
+            OP,
+            "a chunk that no memory holds",
+            &["the logits of a chunk"],
+            |d| {
+                // Views of one number each.
+                let (rows, classes) = (1usize << 31, 1usize << 31);
+                let target = Tensor::zeros(1, DType::U32, d)?.broadcast_as(rows)?;
+                let x = zeros((1, 1), d)?.broadcast_as((rows, 1))?;
+                let w = zeros((1, 1), d)?.broadcast_as((classes, 1))?;
+                let config = LinearCrossEntropyConfig {
+                    chunk_rows: Some(usize::MAX),
+                    ..Default::default()
+                };
+                linear_cross_entropy(&x, &w, &target, &config).map(drop)
+            },
+        ),
         Reject::new(OP, "a cap of zero", &["softcap = 0"], |d| {
             let target = Tensor::zeros(2, DType::U32, d)?;
             let (x, w) = (zeros((2, 4), d)?, zeros((5, 4), d)?);

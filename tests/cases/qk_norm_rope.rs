@@ -1,9 +1,12 @@
 use super::form::Form;
 use super::refused::{Refused, Wrong};
+use super::rope::ids;
 use super::size::{size, ALL};
 use super::{zeros, Arg, Fill, Grid, Kind, OpCase, Reject, Size};
 use candle_core::{Device, Result, Tensor};
-use candle_fused::ops::{qk_norm_rope, QkNormRope, Rope, RopeLayout, RopePairs};
+use candle_fused::ops::{
+    qk_norm_rope, QkNormRope, Rope, RopeLayout, RopePairs, RopePositions, RopeSections,
+};
 use candle_fused::reference::qk_norm_rope::reference;
 
 const NAME: &str = "qk_norm_rope";
@@ -36,6 +39,15 @@ fn k_dims(size: Size) -> Vec<usize> {
 
 /// q and k with other heads, their weights, and tables of this shape.
 fn case(name: &'static str, table: fn(Size) -> Vec<usize>, norm: fn() -> QkNormRope) -> OpCase {
+    case_of(name, table, move |_| Ok(norm()))
+}
+
+/// The same, with a rotation that depends on q's own dims and device.
+fn case_of(
+    name: &'static str,
+    table: fn(Size) -> Vec<usize>,
+    norm: impl Fn(&Tensor) -> Result<QkNormRope> + Copy + Send + Sync + 'static,
+) -> OpCase {
     let args = [
         Q,
         Arg::new("k", Fill::Addend, k_dims),
@@ -48,9 +60,10 @@ fn case(name: &'static str, table: fn(Size) -> Vec<usize>, norm: fn() -> QkNormR
         NAME,
         name,
         &args,
-        move |t| qk_norm_rope(&t[0], &t[1], &t[2], &t[3], &t[4], &t[5], &norm()),
+        move |t| qk_norm_rope(&t[0], &t[1], &t[2], &t[3], &t[4], &t[5], &norm(&t[0])?),
         move |t| {
-            let of = |x, weight| reference(x, weight, &t[4], &t[5], &norm());
+            let norm = norm(&t[0])?;
+            let of = |x, weight| reference(x, weight, &t[4], &t[5], &norm);
             Ok((of(&t[0], &t[2])?, of(&t[1], &t[3])?))
         },
     )
@@ -113,6 +126,32 @@ pub fn cases() -> Vec<OpCase> {
         .grid(FEW),
         case("gemma", table, || norm(RopePairs::Half, 1.0)).grid(FEW),
         thd,
+        case_of(
+            "ids",
+            |_| vec![9, 7],
+            |q| {
+                let mut norm = norm(RopePairs::Interleaved, 0.0);
+                let ids = ids(q, &[q.dim(0)?, q.dim(2)?], 9)?;
+                norm.rope.positions = RopePositions::Ids(ids);
+                Ok(norm)
+            },
+        )
+        .grid(FEW),
+        case_of(
+            "sections",
+            |_| vec![9, 8],
+            |q| {
+                let mut norm = norm(RopePairs::Half, 1.0);
+                let ids = ids(q, &[3, q.dim(0)?, q.dim(2)?], 9)?;
+                norm.rope.positions = RopePositions::Ids(ids);
+                norm.rope.sections = Some(RopeSections {
+                    lens: [3, 3, 2],
+                    interleaved: true,
+                });
+                Ok(norm)
+            },
+        )
+        .grid(FEW),
         trained.stepwise_gradients(),
     ]
 }

@@ -123,26 +123,31 @@ fn thd() -> OpCase {
         .sizes([size("1x512x32x128", &[1, 512, 32, 128]).run(&[Kind::Forward, Kind::Train])])
 }
 
-/// q and k, with as many heads for k as this says.
-fn qk(name: &'static str, k: fn(Size) -> Vec<usize>) -> OpCase {
+/// q and k, with as many heads for k as this says, and a rotation that depends on q.
+fn qk_of(name: &'static str, k: fn(Size) -> Vec<usize>, make: Make) -> OpCase {
     let (q, k) = (Arg { name: "q", ..X }, Arg::new("k", Fill::Addend, k));
     let [cos, sin] = FROZEN;
     OpCase::new(
         NAME,
         name,
         &[q, k, cos, sin],
-        |t| rope_qk(&t[0], &t[1], &t[2], &t[3], &Rope::default()),
-        |t| {
-            let of = |x| reference(x, &t[2], &t[3], &Rope::default());
+        move |t| rope_qk(&t[0], &t[1], &t[2], &t[3], &make(&t[0])?),
+        move |t| {
+            let rope = make(&t[0])?;
+            let of = |x| reference(x, &t[2], &t[3], &rope);
             Ok((of(&t[0])?, of(&t[1])?))
         },
     )
-    .stock(|t| {
+    .grid(FEW)
+    .sizes([])
+}
+
+/// By halves, from the first row on.
+fn qk(name: &'static str, k: fn(Size) -> Vec<usize>) -> OpCase {
+    qk_of(name, k, |_| Ok(Rope::default())).stock(|t| {
         let of = |x| stock::rope(x, &t[2], &t[3]);
         Ok((of(&t[0])?, of(&t[1])?))
     })
-    .grid(FEW)
-    .sizes([])
 }
 
 fn pairs() -> Vec<OpCase> {
@@ -155,6 +160,27 @@ fn pairs() -> Vec<OpCase> {
     for table in &mut trained.args[2..] {
         table.grad = true;
     }
+    let mut partial = qk_of("rope_qk_partial_interleaved", more_heads, |q| {
+        let ids = ids(q, &[q.dim(0)?, q.dim(2)?], 9)?;
+        Ok(interleaved(RopePositions::Ids(ids)))
+    });
+    let more_heads_behind = |size: Size| {
+        let mut dims = size.dims().to_vec();
+        dims[2] += 2;
+        dims
+    };
+    let mut thd = qk_of("rope_qk_thd", more_heads_behind, |_| {
+        Ok(Rope {
+            layout: RopeLayout::PositionsFirst,
+            ..Rope::default()
+        })
+    });
+    for i in [2, 3] {
+        partial.args[i].shape = |_| vec![9, 5];
+        thd.args[i].shape = |size| vec![size.dims()[1], size.cols() / 2];
+    }
+    // No heads of q at all.
+    let partial = partial.grid(&[&[2, 2, 3, 16], &[2, 0, 3, 16], &[2, 3, 2, 70]]);
     vec![
         qk("rope_qk", |size| size.dims().to_vec()).sizes([
             size("1x4x1x64", &[1, 4, 1, 64]),
@@ -162,12 +188,14 @@ fn pairs() -> Vec<OpCase> {
         ]),
         // The heads of both in one group, and in several.
         qk("rope_gqa", more_heads).grid(SIZES),
+        partial,
+        thd,
         trained,
     ]
 }
 
 /// Row numbers for each batch row and position, several times the same.
-fn ids(x: &Tensor, dims: &[usize], rows: usize) -> Result<Tensor> {
+pub fn ids(x: &Tensor, dims: &[usize], rows: usize) -> Result<Tensor> {
     let n: usize = dims.iter().product();
     let ids: Vec<u32> = (0..n).map(|i| (i * 7 % rows) as u32).collect();
     Tensor::from_vec(ids, dims, &Device::Cpu)?.to_device(x.device())

@@ -1,7 +1,7 @@
 //! Launches of kernels/cross_entropy.metal.
 
 use super::cpu::rows_and_cols;
-use super::nll::Nll;
+use super::nll::{self, Nll};
 use super::{loss_shape, CrossEntropy, Loss, LossReduction, FACTORS, NAME};
 use crate::check;
 use crate::metal::grid::{self, Grid};
@@ -46,6 +46,7 @@ struct GradientParams {
 
 /// The arguments that all losses have, beside the logits.
 pub(crate) struct Rows<'a> {
+    name: &'static str,
     device: &'a MetalDevice,
     dtype: DType,
     size: [usize; 2],
@@ -57,15 +58,17 @@ pub(crate) struct Rows<'a> {
 impl<'a> Rows<'a> {
     /// For rows and columns of logits of this dtype, targets and perhaps class weights.
     pub(crate) fn new(
+        name: &'static str,
         op: &CrossEntropy,
         sign: f32,
         (device, dtype, [rows, cols]): (&'a MetalDevice, DType, [usize; 2]),
         rest: &[Arg<'a, MetalStorage>],
     ) -> Result<Self> {
-        check_rows(rows)?;
+        check_rows(name, rows)?;
         let weight = rest.get(1).map(|(w, l)| Operand::contiguous(w, l));
         let weight = weight.transpose()?;
         Ok(Rows {
+            name,
             device,
             dtype,
             size: [rows, cols],
@@ -90,7 +93,7 @@ impl<'a> Rows<'a> {
     }
 
     fn launch(&self, pass: &str) -> Result<Launch<'_>> {
-        let kernel = format!("{NAME}_{pass}_{}", dtype_name(self.dtype, NAME)?);
+        let kernel = format!("{NAME}_{pass}_{}", dtype_name(self.dtype, self.name)?);
         Launch::new(self.device, &sources::CROSS_ENTROPY, &kernel)
     }
 
@@ -169,9 +172,9 @@ impl<'a> Rows<'a> {
 }
 
 /// Kernels count rows in 32 bits.
-fn check_rows(rows: usize) -> Result<()> {
+fn check_rows(name: &str, rows: usize) -> Result<()> {
     let message = format_args!("got {rows} rows, expected less than 2^32");
-    check::ensure(rows < u32::MAX as usize, NAME, message)
+    check::ensure(rows < u32::MAX as usize, name, message)
 }
 
 /// The result without rows: a sum of nothing, or NaN for a mean.
@@ -199,7 +202,7 @@ pub fn forward(loss: &Loss, args: Args<MetalStorage>) -> Result<[(MetalStorage, 
     }
     let xs = RowOperand::new(x, layout)?;
     let logits = (device, x.dtype(), [rows, cols]);
-    let all = Rows::new(&loss.op, loss.sign(), logits, &args[1..])?;
+    let all = Rows::new(loss.name, &loss.op, loss.sign(), logits, &args[1..])?;
     let (losses, total) = (alloc(device, rows, DType::F32)?, all.total()?);
     all.losses(xs.parts(), &total, (&losses, 0), &factors)?;
     Ok([(all.reduce(losses, &total, reduction)?, shape), kept])
@@ -317,7 +320,7 @@ pub fn nll(op: CrossEntropy, args: Args<MetalStorage>) -> OpResult<MetalStorage>
     }
     let xs = RowOperand::new(x, layout)?;
     let logits = (x.device(), x.dtype(), [rows, cols]);
-    let mut all = Rows::new(&op, 1.0, logits, &args[1..])?;
+    let mut all = Rows::new(nll::NAME, &op, 1.0, logits, &args[1..])?;
     all.params.x = xs.strides;
     let (losses, total) = (alloc(x.device(), rows, DType::F32)?, all.total()?);
     all.launch("nll")?
@@ -337,7 +340,13 @@ pub fn nll_gradient(op: &Nll, args: Args<MetalStorage>) -> OpResult<MetalStorage
     let size = rows_and_cols(op.shape.dims());
     let dx = build(g, size[0] * size[1], |dx| {
         let grad = Operand::contiguous(g, layout)?;
-        let mut all = Rows::new(&op.op, 1.0, (g.device(), g.dtype(), size), &args[1..])?;
+        let mut all = Rows::new(
+            nll::NAME,
+            &op.op,
+            1.0,
+            (g.device(), g.dtype(), size),
+            &args[1..],
+        )?;
         all.params.aligned = aligned_rows(&[], size);
         let total = all.total()?;
         let launch = all.launch("nll_bwd")?.input(&grad).input(&all.targets);

@@ -37,6 +37,7 @@ pub(crate) use reference::composed;
 pub use reference::{reference, reference_nll, reference_token_log_probs};
 
 const NAME: &str = "cross_entropy";
+const TOKENS: &str = "token_log_probs";
 
 /// The cross-entropy of logits `[.., classes]` and a target class for each row: integers (u8, u32 or i64) of the logits'
 /// leading dims. Differentiable in the logits.
@@ -58,7 +59,7 @@ pub fn cross_entropy(
     target: &Tensor,
     config: &CrossEntropyConfig,
 ) -> Result<Tensor> {
-    apply(NAME, Loss::new(config.into()), logits, target, config)
+    apply(Loss::new(NAME, config.into()), logits, target, config)
 }
 
 /// [`cross_entropy`] of logits that nobody needs afterwards: in the backward pass their gradient takes the place of the
@@ -66,10 +67,11 @@ pub fn cross_entropy(
 /// it adds up a tensor's gradients.)
 ///
 /// The caller promises that nothing reads the logits once the backward pass has begun: no other tensor that shares their
-/// memory, and no op in whose result they are the output that its own backward reads (stock's `exp`, `tanh` or `sqrt`; a
-/// product, a sum or a scaling does not). A second backward pass through the same loss is an error, and so are logits
-/// that are a variable. Where the logits can't be overwritten (they are a broadcast view, or no kernel serves their device
-/// or dtype) this is [`cross_entropy`].
+/// memory (where the logits are a view, the tensor that they are a view of is overwritten in their place), and no op in whose
+/// result they are the output that its own backward reads (stock's `exp`, `tanh` or `sqrt`; a product, a sum or a scaling
+/// does not). A second backward pass through the same loss is an error, and so are logits that are a variable or a view of
+/// one. Where the logits can't be overwritten (they are a broadcast view, or no kernel serves their device or dtype) this
+/// is [`cross_entropy`]. Detached logits have no gradient, and stay as they are.
 ///
 /// ```
 /// use candle_core::{Device, Tensor, Var};
@@ -88,13 +90,29 @@ pub fn cross_entropy_inplace(
     config: &CrossEntropyConfig,
 ) -> Result<Tensor> {
     let name = "cross_entropy_inplace";
-    let message = "got logits that are a variable, expected ones that may be overwritten";
-    check::ensure(!logits.is_variable(), name, message)?;
+    let message =
+        "got logits in the memory of a variable, expected the result of an op, which may be overwritten";
+    let spared = !can_overwrite(&logits) || !is_in_a_variable(&logits);
+    check::ensure(spared, name, message)?;
     let loss = Loss {
         given_up: Some(AtomicBool::new(false)),
-        ..Loss::new(config.into())
+        ..Loss::new(name, config.into())
     };
-    apply(name, loss, &logits, target, config)
+    apply(loss, &logits, target, config)
+}
+
+/// Whether each of the logits has a place of its own in memory.
+fn can_overwrite(logits: &Tensor) -> bool {
+    logits.elem_count() > 0 && !logits.layout().has_internal_overlap()
+}
+
+/// Whether x is a variable or a view of one. Only a variable that x depends on can share its memory: an op that does not
+/// return a view has memory of its own, and a detached view has no gradient.
+fn is_in_a_variable(x: &Tensor) -> bool {
+    let memory = |x: &Tensor| std::ptr::from_ref(&*x.storage_and_layout().0);
+    let own = memory(x);
+    let mut nodes = x.sorted_nodes().into_iter();
+    x.is_variable() || nodes.any(|node| node.is_variable() && memory(node) == own)
 }
 
 /// The log-probability of a chosen token in each row of logits `[.., classes]`, `x[t] − log Σ exp(x)`: what DPO, GRPO and
@@ -113,9 +131,9 @@ pub fn token_log_probs(logits: &Tensor, tokens: &Tensor) -> Result<Tensor> {
     let config = token_config();
     let loss = Loss {
         negated: true,
-        ..Loss::new((&config).into())
+        ..Loss::new(TOKENS, (&config).into())
     };
-    apply("token_log_probs", loss, logits, tokens, &config)
+    apply(loss, logits, tokens, &config)
 }
 
 /// One number for each row, and no row ignored.
@@ -128,7 +146,6 @@ fn token_config() -> CrossEntropyConfig {
 }
 
 fn apply(
-    name: &'static str,
     loss: Loss,
     logits: &Tensor,
     target: &Tensor,
@@ -136,6 +153,7 @@ fn apply(
 ) -> Result<Tensor> {
     let args = [Some(logits), Some(target), config.weight.as_ref()];
     let args: Vec<&Tensor> = args.into_iter().flatten().collect();
+    let name = loss.name;
     check_frozen(name, &args[2..])?;
     only(name, op::apply_multi(name, loss, &args)?)
 }
@@ -233,7 +251,7 @@ impl Op for CrossEntropy {
         CrossEntropy::check(self, name, args)
     }
     kernels!(self, args => {
-        let [loss, _] = device::forward(&Loss::new(*self), args)?;
+        let [loss, _] = device::forward(&Loss::new(NAME, *self), args)?;
         Ok(loss)
     });
     fn bwd(&self, inputs: &[&Tensor], _: &Tensor, grad: &Tensor) -> Grads {
@@ -246,12 +264,14 @@ impl Op for CrossEntropy {
         Ok([dlogits, vec![None; inputs.len() - 1]].concat())
     }
     fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
-        composed(self, args)
+        composed(NAME, self, args)
     }
 }
 
 /// `(logits, target[, weight])` → the loss, and factors for its gradient that are kept.
 pub(crate) struct Loss {
+    /// The function that was called.
+    pub(crate) name: &'static str,
     pub(crate) op: CrossEntropy,
     /// Whether the result is minus the loss.
     pub(crate) negated: bool,
@@ -260,11 +280,21 @@ pub(crate) struct Loss {
 }
 
 impl Loss {
-    pub(crate) fn new(op: CrossEntropy) -> Self {
+    pub(crate) fn new(name: &'static str, op: CrossEntropy) -> Self {
         Loss {
+            name,
             op,
             negated: false,
             given_up: None,
+        }
+    }
+
+    /// What the function calls its second argument.
+    pub(crate) fn target(&self) -> &'static str {
+        if self.negated {
+            "tokens"
+        } else {
+            "target"
         }
     }
 
@@ -302,7 +332,7 @@ impl MultiOp for Loss {
                 Some(given_up) => {
                     let message = "got a second backward pass, expected one: the logits have been overwritten";
                     let first = !given_up.swap(true, Ordering::Relaxed);
-                    check::ensure(first, "cross_entropy_inplace", message)?;
+                    check::ensure(first, self.name, message)?;
                     gradient.overwriting(logits, factors, grad)?
                 }
                 None => gradient.of(logits, factors, grad)?,
@@ -311,7 +341,7 @@ impl MultiOp for Loss {
         Ok(all)
     }
     fn reference(&self, args: &[&Tensor]) -> Result<Vec<Tensor>> {
-        let loss = composed(&self.op, args)?;
+        let loss = composed(self.name, &self.op, args)?;
         Ok(vec![match self.negated {
             true => loss.neg()?,
             false => loss,
@@ -329,7 +359,7 @@ impl MultiOp for Measure {
         self.0.check(name, args)
     }
     kernels!(many: self, args => {
-        let [_, factors] = device::forward(&Loss::new(self.0), args)?;
+        let [_, factors] = device::forward(&Loss::new(NAME, self.0), args)?;
         Ok(vec![factors])
     });
     fn bwd(&self, _: &[Tensor], _: &[Tensor], _: &[Option<Tensor>]) -> Grads {
@@ -367,7 +397,7 @@ impl Gradient {
 
     /// The gradient in the memory of the logits, if that is possible.
     fn overwriting(&self, logits: &Tensor, factors: &Tensor, grad: &Tensor) -> Result<Tensor> {
-        if logits.elem_count() == 0 || logits.layout().has_internal_overlap() {
+        if !can_overwrite(logits) {
             return self.of(logits, factors, grad);
         }
         let target = logits.detach();

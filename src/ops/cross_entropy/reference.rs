@@ -1,13 +1,17 @@
-//! The compositions of stock ops that the losses over classes replace. Targets are read on the host.
+//! The compositions of stock ops that the losses over classes replace. Targets are read on the host. f16 and bf16 are computed
+//! in f32 and rounded once.
 
-use super::{token_config, CrossEntropy, CrossEntropyConfig, LossReduction};
-use crate::check;
-use candle_core::{DType, Device, Result, Tensor, D};
+use super::nll::NAME as NLL;
+use super::{token_config, CrossEntropy, CrossEntropyConfig, LossReduction, TOKENS};
+use crate::ops::row_norm::widened;
+use crate::ops::targets::{self, IGNORED};
+use candle_core::{Result, Tensor, D};
 
 /// The composition of stock ops that [`cross_entropy`](super::cross_entropy()) replaces.
 pub fn reference(logits: &Tensor, target: &Tensor, config: &CrossEntropyConfig) -> Result<Tensor> {
     let args = [Some(logits), Some(target), config.weight.as_ref()];
     composed(
+        super::NAME,
         &config.into(),
         &args.into_iter().flatten().collect::<Vec<_>>(),
     )
@@ -15,7 +19,7 @@ pub fn reference(logits: &Tensor, target: &Tensor, config: &CrossEntropyConfig) 
 
 /// The composition of stock ops that [`token_log_probs`](super::token_log_probs) replaces.
 pub fn reference_token_log_probs(logits: &Tensor, tokens: &Tensor) -> Result<Tensor> {
-    reference(logits, tokens, &token_config())?.neg()
+    composed(TOKENS, &(&token_config()).into(), &[logits, tokens])?.neg()
 }
 
 /// The composition of stock ops that [`nll`](super::nll()) replaces.
@@ -24,20 +28,23 @@ pub fn reference_nll(
     target: &Tensor,
     config: &CrossEntropyConfig,
 ) -> Result<Tensor> {
-    let x = log_probs.flatten_to_rows()?;
-    let rows = Rows::new(&x, target, config.weight.as_ref(), config.ignore_index)?;
+    let (x, weight) = (log_probs.flatten_to_rows()?, config.weight.as_ref());
+    let weight = weight.map(widened).transpose()?;
+    let rows = Rows::new(NLL, &x, target, weight.as_ref(), config.ignore_index)?;
     let losses = (rows.at_target(&x)?.neg()? * &rows.weight)?;
     rows.reduce(losses, config.reduction, log_probs)
 }
 
-pub(crate) fn composed(op: &CrossEntropy, args: &[&Tensor]) -> Result<Tensor> {
-    let (x, weight) = (args[0].flatten_to_rows()?, args.get(2).copied());
-    let rows = Rows::new(&x, args[1], weight, op.ignore_index)?;
+/// On behalf of the function `name`.
+pub(crate) fn composed(name: &str, op: &CrossEntropy, args: &[&Tensor]) -> Result<Tensor> {
+    let (x, weight) = (args[0].flatten_to_rows()?, args.get(2));
+    let weight = weight.map(|w| widened(w)).transpose()?;
+    let rows = Rows::new(name, &x, args[1], weight.as_ref(), op.ignore_index)?;
     let log_p = candle_nn::ops::log_softmax(&x, 1)?;
     let eps = f64::from(op.label_smoothing);
     let mut losses = (rows.at_target(&log_p)? * &rows.weight)?.affine(eps - 1.0, 0.0)?;
     if eps > 0.0 {
-        let weighted = match weight {
+        let weighted = match &weight {
             Some(weight) => log_p.broadcast_mul(weight)?,
             None => log_p,
         };
@@ -63,23 +70,22 @@ struct Rows {
 
 impl Rows {
     fn new(
+        name: &str,
         x: &Tensor,
         target: &Tensor,
         weight: Option<&Tensor>,
         ignore_index: Option<i64>,
     ) -> Result<Self> {
         let (device, classes) = (x.device(), x.dim(1)?);
-        let target = target.to_device(&Device::Cpu)?.to_dtype(DType::I64)?;
-        let target = target.flatten_all()?.to_vec1::<i64>()?;
-        let counts = |t: &i64| Some(*t) != ignore_index;
-        let unknown = |t: &&i64| counts(t) && !(0..classes as i64).contains(*t);
-        if let Some(t) = target.iter().find(unknown) {
-            let message = format!("got {t} as a target, expected an index below {classes}");
-            return Err(check::error(super::NAME, message));
-        }
-        let class = target.iter().map(|t| if counts(t) { *t as u32 } else { 0 });
+        let called = match name {
+            TOKENS => "tokens",
+            _ => "target",
+        };
+        let target = targets::read_tensor(name, called, target, classes, ignore_index)?;
+        let class = target.iter().map(|&t| if t == IGNORED { 0 } else { t });
         let class = Tensor::from_iter(class, device)?;
-        let counts = Tensor::from_iter(target.iter().map(|t| u8::from(counts(t))), device)?;
+        let counts = target.iter().map(|&t| u8::from(t != IGNORED));
+        let counts = Tensor::from_iter(counts, device)?;
         let mask = counts.to_dtype(x.dtype())?;
         let weight = match weight {
             Some(weight) => (weight.index_select(&class, 0)? * mask)?,
@@ -99,22 +105,23 @@ impl Rows {
 
     fn reduce(&self, losses: Tensor, reduction: LossReduction, x: &Tensor) -> Result<Tensor> {
         let losses = self.counts.where_cond(&losses, &losses.zeros_like()?)?;
-        match reduction {
+        let result = match reduction {
             LossReduction::None => losses.reshape(&x.dims()[..x.rank() - 1]),
             LossReduction::Sum => losses.sum_all(),
             LossReduction::Mean => losses.sum_all()? / self.weight.sum_all()?,
-        }
+        };
+        result?.to_dtype(x.dtype())
     }
 }
 
 trait FlattenToRows {
-    /// `[rows, classes]`
+    /// `[rows, classes]`, 16-bit numbers in f32.
     fn flatten_to_rows(&self) -> Result<Tensor>;
 }
 
 impl FlattenToRows for Tensor {
     fn flatten_to_rows(&self) -> Result<Tensor> {
         let classes = self.dim(D::Minus1)?;
-        self.reshape((self.elem_count() / classes.max(1), classes))
+        widened(self)?.reshape((self.elem_count() / classes.max(1), classes))
     }
 }

@@ -13,7 +13,7 @@ use candle_core::{CpuStorage, Layout, Result};
 use std::ops::Range;
 
 pub fn forward((w, wl): Arg<CpuStorage>, ids: Arg<CpuStorage>) -> Result<CpuStorage> {
-    let ids = targets::read(NAME, ids, wl.dims()[0], None)?;
+    let ids = targets::read(NAME, "ids", ids, wl.dims()[0], None)?;
     with_float!(NAME, w, |w: &[T]| Ok(T::wrap(rows(w, wl, &ids))))
 }
 
@@ -46,7 +46,7 @@ pub fn backward(
     ids: Arg<CpuStorage>,
     vocabulary: usize,
 ) -> Result<CpuStorage> {
-    let ids = targets::read(NAME, ids, vocabulary, None)?;
+    let ids = targets::read(NAME, "ids", ids, vocabulary, None)?;
     let cols = gl.dims()[gl.dims().len() - 1];
     with_float!(NAME, g, |g: &[T]| {
         let g = RowView::new(g, gl);

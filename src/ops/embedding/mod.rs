@@ -12,7 +12,7 @@ mod metal;
 use super::targets;
 use crate::check;
 use crate::op::{self, custom_op, kernels, signature, Grads, Op, Spec};
-use candle_core::{DType, Result, Shape, Tensor};
+use candle_core::{Result, Shape, Tensor};
 
 const NAME: &str = "embedding";
 
@@ -66,7 +66,9 @@ fn check_weight(name: &'static str, dims: &[usize]) -> Result<()> {
 
 fn check_ids(name: &'static str, ids: &Tensor, hidden: usize) -> Result<()> {
     targets::check_dtype(name, "ids", ids.into())?;
-    let rows = [ids.dims(), &[hidden]].concat();
+    let (rows, count) = ([ids.dims(), &[hidden]].concat(), ids.elem_count());
+    let message = format_args!("got {count} ids, expected less than 2^32");
+    check::ensure(u32::try_from(count).is_ok(), name, message)?;
     check::fits_in_memory(name, "the looked-up rows", &rows)
 }
 
@@ -136,11 +138,12 @@ impl Op for EmbeddingBwd {
 /// The composition of stock ops that [`embedding()`] replaces.
 pub fn reference(ids: &Tensor, weight: &Tensor) -> Result<Tensor> {
     let shape = [ids.dims(), &weight.dims()[1..]].concat();
-    let ids = match ids.dtype() {
-        // Stock's index_add, the backward, lacks it.
-        DType::U8 => ids.to_dtype(DType::U32)?,
-        _ => ids.clone(),
-    };
-    let rows = weight.index_select(&ids.flatten_all()?.contiguous()?, 0)?;
-    rows.reshape(shape)
+    // Stock's lookup takes the largest number of a dtype for padding.
+    let ids = targets::read_tensor(NAME, "ids", ids, weight.dim(0)?, None)?;
+    let ids = Tensor::from_vec(
+        ids,
+        shape[..shape.len() - 1].iter().product::<usize>(),
+        weight.device(),
+    )?;
+    weight.index_select(&ids, 0)?.reshape(shape)
 }

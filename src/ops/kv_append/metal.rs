@@ -44,6 +44,9 @@ pub fn append(
     let message = "got more than 2^32-1 sequences, slots, tokens or bytes of a token";
     let short = counts.iter().all(|&n| u32::try_from(n).is_ok());
     check::ensure(short, plan.name, message)?;
+    // A slot past the end is start + token before it is brought back.
+    let message = "got more than 2^31 slots, expected fewer";
+    check::ensure(plan.capacity <= 1 << 31, plan.name, message)?;
     let operand = Operand::strided(x, x_layout);
     let cache_offset = cache_layout.start_offset() * size;
     let (unit, kernel) = unit(plan, size, cache_offset | operand.offset());

@@ -17,8 +17,8 @@ use candle_core::{CpuStorage, DType, Result};
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// The loss of `(x, w, target[, weight])`, and the gradients of x and w that are wanted: for a gradient of 1 of the reduced
-/// loss, or for these of the rows' losses.
+/// The loss of `(x, w, target[, weight])`, and the gradients of x and w that are wanted: in f32 for a gradient of 1 of the
+/// reduced loss, or in x's dtype for these of the rows' losses.
 pub fn run(
     op: &Settings,
     args: Args<CpuStorage>,
@@ -26,7 +26,8 @@ pub fn run(
     wanted: [bool; 2],
 ) -> Result<(CpuStorage, [CpuStorage; 2])> {
     let ((x, xl), (w, wl)) = (args[0], args[1]);
-    let targets = targets::read(NAME, args[2], wl.dims()[0], op.loss.ignore_index)?;
+    let (classes, ignored) = (wl.dims()[0], op.loss.ignore_index);
+    let targets = targets::read(NAME, "target", args[2], classes, ignored)?;
     with_float!(NAME, x, |x: &[T]| {
         let (x, w) = (Stored::new(x, xl), Stored::new(w.as_slice::<T>()?, wl));
         let weight = args.get(3).map(|arg| widened::<T>(*arg)).transpose()?;
@@ -44,7 +45,11 @@ pub fn run(
         };
         let (losses, dx, dw) = chunks.run(wanted);
         let loss = chunks.terms.reduce::<T>(losses, op.loss.reduction);
-        Ok((T::wrap(loss), [T::wrap(dx), narrowed::<T>(dw)]))
+        let grads = match grad {
+            None => [dx, dw].map(CpuStorage::F32),
+            Some(_) => [dx, dw].map(narrowed::<T>),
+        };
+        Ok((T::wrap(loss), grads))
     })
 }
 
@@ -73,8 +78,8 @@ struct Chunks<'a, T> {
 }
 
 impl<T: Element> Chunks<'_, T> {
-    /// The losses, dx, and dw in f32; nothing for what is not wanted.
-    fn run(&self, [wants_x, wants_w]: [bool; 2]) -> (Vec<f32>, Vec<T>, Vec<f32>) {
+    /// The losses, dx and dw; nothing for what is not wanted.
+    fn run(&self, [wants_x, wants_w]: [bool; 2]) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
         let (rows, cols, classes) = (self.x.rows, self.x.cols, self.w.rows);
         let step = self.op.chunk_rows(rows, classes);
         let count = |wanted, count| if wanted { count } else { 0 };
@@ -155,14 +160,14 @@ impl<T: Element> Chunks<'_, T> {
     }
 
     /// Adds the rows of `dlogits·W` to those before them.
-    fn dx(&self, dlogits: Matrix<f32>, dx: &mut Vec<T>) {
+    fn dx(&self, dlogits: Matrix<f32>, dx: &mut Vec<f32>) {
         let count = dlogits.rows * self.w.cols;
         dx.reserve(count);
         let room = dx.spare_capacity_mut()[..count].as_mut_ptr();
         // SAFETY: there is room for the product, which writes all of it.
         unsafe {
             match self.w.as_f32() {
-                Some(w) => Product::new(dlogits, w.t()).write(room.cast::<T>()),
+                Some(w) => Product::new(dlogits, w.t()).write(room.cast::<f32>()),
                 None => self.dx_by_classes(dlogits, room.cast()),
             }
             dx.set_len(dx.len() + count);
@@ -173,25 +178,17 @@ impl<T: Element> Chunks<'_, T> {
     ///
     /// # Safety
     /// `dx` is valid for writes of the product, rows one behind the other.
-    unsafe fn dx_by_classes(&self, dlogits: Matrix<f32>, dx: *mut T) {
+    unsafe fn dx_by_classes(&self, dlogits: Matrix<f32>, dx: *mut f32) {
         /// Rows of W that are widened at a time: of 4096 columns, 16 MB.
         const CLASSES: usize = 1024;
         let (classes, cols) = (self.w.rows, self.w.cols);
-        let fill = |sums: *mut f32| {
-            for start in (0..classes).step_by(CLASSES) {
-                let part = start..classes.min(start + CLASSES);
-                let w = self.w.rows(part.clone()).widened(1.0);
-                let w = Matrix::contiguous(&w, part.len(), cols);
-                let dlogits = dlogits.t().rows(part).t();
-                // SAFETY: `build` has room for the product, which the first part writes; there is a class at least.
-                unsafe { accumulate((dlogits, w.t()), sums, start > 0) };
-            }
-        };
-        // SAFETY: all sums are written, and the caller has room for as many results.
-        unsafe {
-            let sums = alloc::build(dlogits.rows * cols, fill);
-            let rounded = rounded::<T>(&sums);
-            std::ptr::copy_nonoverlapping(rounded.as_ptr(), dx, rounded.len());
+        for start in (0..classes).step_by(CLASSES) {
+            let part = start..classes.min(start + CLASSES);
+            let w = self.w.rows(part.clone()).widened(1.0);
+            let w = Matrix::contiguous(&w, part.len(), cols);
+            let dlogits = dlogits.t().rows(part).t();
+            // SAFETY: the caller has room for the product, which the first part writes; there is a class at least.
+            unsafe { accumulate((dlogits, w.t()), dx, start > 0) };
         }
     }
 }

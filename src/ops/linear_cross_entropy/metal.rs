@@ -13,8 +13,8 @@ use candle_metal_kernels::metal::Buffer;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The loss of `(x, w, target[, weight])`, and the gradients of x and w that are wanted: for a gradient of 1 of the reduced
-/// loss, or for these of the rows' losses.
+/// The loss of `(x, w, target[, weight])`, and the gradients of x and w that are wanted: in f32 for a gradient of 1 of the
+/// reduced loss, or in x's dtype for these of the rows' losses.
 pub fn run(
     op: &Settings,
     args: Args<MetalStorage>,
@@ -25,24 +25,28 @@ pub fn run(
     let (device, dtype) = (x.device(), x.dtype());
     let (x, xs) = matrix(x, xl)?;
     let (rows, cols, classes) = (xs.0.rows, xs.0.cols, wl.dims()[0]);
-    let memory = |count: usize| {
+    let float = DType::F32;
+    let made = match grad {
+        None => float,
+        Some(_) => dtype,
+    };
+    let memory = |count: usize, dtype: DType| {
         let buffer = alloc(device, count, dtype)?;
         Result::Ok(finish(buffer, device, count, dtype))
     };
     let count = |i: usize, count: usize| if wanted[i] { count } else { 0 };
     if rows == 0 {
         let dw = match wanted[1] && classes * cols > 0 {
-            true => device.zeros_impl(&Shape::from(classes * cols), dtype)?,
-            false => memory(0)?,
+            true => device.zeros_impl(&Shape::from(classes * cols), made)?,
+            false => memory(0, made)?,
         };
-        let grads = [memory(0)?, dw];
+        let grads = [memory(0, made)?, dw];
         return Ok((of_nothing(op.loss.reduction, &x)?, grads));
     }
     let targets = contiguous(args[2])?;
     let in_order = Layout::contiguous(rows);
     let rest = [&[(&targets, &in_order)], &args[3..]].concat();
-    let all = Rows::new(&op.loss, 1.0, (device, dtype, [rows, classes]), &rest)?;
-    let float = DType::F32;
+    let all = Rows::new(NAME, &op.loss, 1.0, (device, dtype, [rows, classes]), &rest)?;
     let weight = args.get(3).map(|arg| floats(*arg)).transpose()?;
     let grad = match grad {
         Some(grad) => floats(grad)?,
@@ -59,7 +63,7 @@ pub fn run(
         total: all.total()?,
         losses: alloc(device, rows, float)?,
     };
-    let mut dx = memory(count(0, rows * cols))?;
+    let mut dx = memory(count(0, rows * cols), float)?;
     let dw = alloc(device, count(1, classes * cols), float)?;
     let step = op.chunk_rows(rows, classes);
     for start in (0..rows).step_by(step) {
@@ -78,11 +82,13 @@ pub fn run(
         }
     }
     let dw = finish(dw, device, count(1, classes * cols), float);
-    let dw = match dtype {
-        DType::F32 => dw,
-        _ if !wanted[1] => memory(0)?,
-        _ => dw.to_dtype(&Layout::contiguous(classes * cols), dtype)?,
+    let rounded = |sums: MetalStorage, count: usize| match (made, count) {
+        (DType::F32, _) => Ok(sums),
+        (_, 0) => memory(0, made),
+        _ => sums.to_dtype(&Layout::contiguous(count), made),
     };
+    let dx = rounded(dx, count(0, rows * cols))?;
+    let dw = rounded(dw, count(1, classes * cols))?;
     let loss = all.reduce(chunks.losses, &chunks.total, op.loss.reduction)?;
     Ok((loss, [dx, dw]))
 }
@@ -170,6 +176,7 @@ impl Chunks<'_> {
             .chain(weight)
             .collect();
         let losses = Rows::new(
+            NAME,
             &self.op.loss,
             1.0,
             (self.device, float, [rows, classes]),
@@ -201,10 +208,11 @@ impl Chunks<'_> {
         Ok(finish(logits, self.device, count, float))
     }
 
-    /// `dlogits·W`
+    /// `dlogits·W` in f32.
     fn dx(&self, dlogits: &MetalStorage, rows: usize) -> Result<MetalStorage> {
         let (w, wl) = self.w;
         let (classes, cols, dtype) = (wl.dims()[0], wl.dims()[1], w.dtype());
+        let float = DType::F32;
         let (layout, transposed) = (Layout::contiguous((rows, classes)), wl.transpose(0, 1)?);
         let (dlogits, w) = ((dlogits, &layout), (w, &transposed));
         let out = match dtype {
@@ -215,13 +223,13 @@ impl Chunks<'_> {
             Some(out) => out,
             None => {
                 let (xs, ws) = (Matrix::new(NAME, dlogits)?, Matrix::new(NAME, w)?);
-                let out = alloc(self.device, rows * cols, dtype)?;
-                let variant = if dtype == DType::F32 { "" } else { "_narrow" };
+                let out = alloc(self.device, rows * cols, float)?;
+                let variant = if dtype == float { "" } else { "_sum" };
                 Product::new(self.device, &xs, &ws).tiles(variant, &out)?;
                 out
             }
         };
-        Ok(finish(out, self.device, rows * cols, dtype))
+        Ok(finish(out, self.device, rows * cols, float))
     }
 
     /// `dw += dlogitsᵀ·x`, or `=` for the first rows.

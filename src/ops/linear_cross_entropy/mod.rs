@@ -16,8 +16,8 @@
 //! backward pass: so each product is computed once. With `LossReduction::None` the rows' gradients come later, and the
 //! backward pass computes the logits again.
 //!
-//! Logits are capped as `cap · tanh(x / cap)`. Logits, their gradients and all sums are f32; the loss and the gradients are
-//! rounded once. For a 16-bit W that trains, its gradient is summed up in f32 memory of W's shape before it is rounded.
+//! Logits are capped as `cap · tanh(x / cap)`. Logits, their gradients and all sums are f32, and so are the gradients of x and W
+//! that wait for the backward pass: the loss and the gradients are rounded once.
 
 mod cpu;
 #[cfg(feature = "metal")]
@@ -28,6 +28,7 @@ use super::cross_entropy::{
     LossReduction,
 };
 use super::linear;
+use super::row_norm::widened;
 use crate::check;
 use crate::op::{self, kernels, Grads, MultiOp, Spec};
 use candle_core::{DType, Error, Result, Tensor};
@@ -79,11 +80,7 @@ pub fn linear_cross_entropy(
     let args = [Some(x), Some(w), Some(target), weight];
     let args: Vec<&Tensor> = args.into_iter().flatten().collect();
     check_frozen(NAME, &args[3..])?;
-    let op = Settings {
-        loss: (&config.loss).into(),
-        softcap: config.softcap,
-        chunk_rows: config.chunk_rows,
-    };
+    let op = Settings::from(config);
     let later = op.loss.reduction == LossReduction::None;
     let wanted = [x, w].map(|t| t.track_op() && !later);
     only(NAME, op::apply_multi(NAME, Loss { op, wanted }, &args)?)
@@ -95,6 +92,16 @@ struct Settings {
     loss: CrossEntropy,
     softcap: Option<f32>,
     chunk_rows: Option<usize>,
+}
+
+impl From<&LinearCrossEntropyConfig> for Settings {
+    fn from(config: &LinearCrossEntropyConfig) -> Self {
+        Settings {
+            loss: (&config.loss).into(),
+            softcap: config.softcap,
+            chunk_rows: config.chunk_rows,
+        }
+    }
 }
 
 impl Settings {
@@ -114,6 +121,9 @@ impl Settings {
         let message = format_args!("got w of shape {got:?}, expected [classes, {cols}]");
         check::ensure(got.len() == 2 && got[1] == cols, name, message)?;
         check_classes(name, &[&args[..1], &args[2..]].concat(), got[0])?;
+        let rows = x.dims()[..x.rank() - 1].iter().product();
+        let chunk = [self.chunk_rows(rows, got[0]), got[0]];
+        check::fits_in_memory(name, "the logits of a chunk", &chunk)?;
         self.loss.check_fields(name)?;
         let cap = self.softcap.unwrap_or(1.0);
         let message = format_args!("got softcap = {cap}, expected a positive number");
@@ -154,18 +164,13 @@ impl MultiOp for Loss {
         }
         for i in [0, 1] {
             if self.wanted[i] {
-                all[i] = Some(scaled(&outputs[1 + i], grad)?);
+                all[i] = Some(scaled(&outputs[1 + i], grad, inputs[i].dtype())?);
             }
         }
         Ok(all)
     }
     fn reference(&self, args: &[&Tensor]) -> Result<Vec<Tensor>> {
-        let mut logits = linear::reference(args[0], args[1], None)?;
-        if let Some(cap) = self.op.softcap {
-            logits = capped(&logits, cap)?;
-        }
-        let args = [&[&logits], &args[2..]].concat();
-        Ok(vec![cross_entropy::composed(&self.op.loss, &args)?])
+        Ok(vec![composed(&self.op, args)?])
     }
 }
 
@@ -187,13 +192,14 @@ impl Loss {
     }
 }
 
-/// A gradient that was computed for a loss whose own gradient is 1.
-fn scaled(made: &Tensor, grad: &Tensor) -> Result<Tensor> {
+/// The gradient from one that was computed, in f32, for a loss whose own gradient is 1.
+fn scaled(made: &Tensor, grad: &Tensor, dtype: DType) -> Result<Tensor> {
+    let grad = grad.detach().to_dtype(DType::F32)?;
     // On the CPU it costs nothing to look, and nearly always it is 1.
-    if grad.device().is_cpu() && grad.to_dtype(DType::F32)?.to_scalar::<f32>()? == 1.0 {
-        return Ok(made.clone());
+    if grad.device().is_cpu() && grad.to_scalar::<f32>()? == 1.0 {
+        return made.to_dtype(dtype);
     }
-    made.broadcast_mul(&grad.detach())
+    made.broadcast_mul(&grad)?.to_dtype(dtype)
 }
 
 /// `(grad_out, x, w, target[, weight])` → the gradients of x and w that are wanted, for losses of rows.
@@ -238,9 +244,17 @@ pub fn reference(
     target: &Tensor,
     config: &LinearCrossEntropyConfig,
 ) -> Result<Tensor> {
-    let mut logits = linear::reference(x, w, None)?;
-    if let Some(cap) = config.softcap {
+    let args = [Some(x), Some(w), Some(target), config.loss.weight.as_ref()];
+    let args: Vec<&Tensor> = args.into_iter().flatten().collect();
+    composed(&config.into(), &args)
+}
+
+/// f16 and bf16 are computed in f32 and rounded once.
+fn composed(op: &Settings, args: &[&Tensor]) -> Result<Tensor> {
+    let mut logits = linear::reference(&widened(args[0])?, &widened(args[1])?, None)?;
+    if let Some(cap) = op.softcap {
         logits = capped(&logits, cap)?;
     }
-    cross_entropy::reference(&logits, target, &config.loss)
+    let loss = cross_entropy::composed(NAME, &op.loss, &[&[&logits], &args[2..]].concat())?;
+    loss.to_dtype(args[0].dtype())
 }

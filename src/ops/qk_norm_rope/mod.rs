@@ -81,16 +81,21 @@ pub fn qk_norm_rope(
     two(NAME, op::apply_multi(NAME, op, &args)?)
 }
 
-/// Norm and rotation one after the other, for heads that are too long for the kernel.
+/// Norm and rotation one after the other, for heads that are too long for the kernel. Between them 16-bit numbers are f32, and
+/// rounded once.
 #[cfg(feature = "metal")]
 fn by_parts(args: &[&Tensor; 6], norm: &QkNormRope) -> Result<(Tensor, Tensor)> {
-    let [q, k, q_weight, k_weight, cos, sin] = args;
+    let dtype = args[0].dtype();
+    let wide = args.iter().map(|arg| widened(arg));
+    let wide = wide.collect::<Result<Vec<_>>>()?;
+    let [q, k, q_weight, k_weight, cos, sin] = [0, 1, 2, 3, 4, 5].map(|i| &wide[i]);
     let normed = |x: &Tensor, weight: &Tensor| {
         let weight = (weight + f64::from(norm.weight_offset))?;
         super::rms_norm(x, Some(&weight), norm.eps)
     };
     let (q, k) = (normed(q, q_weight)?, normed(k, k_weight)?);
-    super::rope_qk(&q, &k, cos, sin, &norm.rope)
+    let (q, k) = super::rope_qk(&q, &k, cos, sin, &norm.rope)?;
+    Ok((q.to_dtype(dtype)?, k.to_dtype(dtype)?))
 }
 
 /// `(q, k, q_weight, k_weight, cos, sin)` → `(q, k)`

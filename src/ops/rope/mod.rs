@@ -21,6 +21,7 @@ mod reference;
 pub use config::{Rope, RopeLayout, RopePairs, RopePositions, RopeSections};
 pub use qk::rope_qk;
 pub(crate) use qk::{check_pair, two};
+use reference::composed;
 pub use reference::reference;
 
 use crate::op::{self, custom_op, kernels, signature, Grads, InplaceOp, Op, Spec};
@@ -107,8 +108,8 @@ impl Rotation {
 
     pub fn reference(&self, x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
         match self.inverse {
-            false => reference(x, cos, sin, &self.rope),
-            true => reference(x, cos, &sin.neg()?, &self.rope),
+            false => composed(self.name, x, cos, sin, &self.rope),
+            true => composed(self.name, x, cos, &sin.neg()?, &self.rope),
         }
     }
 }

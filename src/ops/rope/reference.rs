@@ -1,16 +1,30 @@
 //! The rotation composed of stock ops.
 
+use super::cpu::row_numbers;
 use super::geometry::TableDims;
 use super::{Rope, RopeLayout, RopePairs, RopePositions};
+use crate::check;
 use crate::ops::row_norm::widened;
-use candle_core::{Result, Tensor, D};
+use candle_core::{Device, Result, Storage, Tensor, D};
 
 /// The composition of stock ops that [`rope`](super::rope) replaces.
 pub fn reference(x: &Tensor, cos: &Tensor, sin: &Tensor, rope: &Rope) -> Result<Tensor> {
+    composed("rope", x, cos, sin, rope)
+}
+
+/// On behalf of the function `name`.
+pub(super) fn composed(
+    name: &str,
+    x: &Tensor,
+    cos: &Tensor,
+    sin: &Tensor,
+    rope: &Rope,
+) -> Result<Tensor> {
     let pairs = cos.dim(D::Minus1)?;
     if x.elem_count() == 0 || pairs == 0 {
         return Ok(x.clone());
     }
+    rope.check_row_numbers(name, cos)?;
     let [cos, sin] = [cos, sin].map(|table| rope.table_of(x, &widened(table)?));
     rotated(&widened(x)?, &cos?, &sin?, rope.pairs)?.to_dtype(x.dtype())
 }
@@ -43,6 +57,20 @@ fn rotated(x: &Tensor, cos: &Tensor, sin: &Tensor, kind: RopePairs) -> Result<Te
 }
 
 impl Rope {
+    /// The table has the rows whose numbers are given by a tensor. Stock's lookup takes the largest number of a dtype for
+    /// padding.
+    fn check_row_numbers(&self, name: &str, cos: &Tensor) -> Result<()> {
+        let (Some(ids), Some(table)) = (self.ids(), TableDims::new(self, cos.layout())) else {
+            return Ok(());
+        };
+        let ids = ids.to_device(&Device::Cpu)?;
+        let (storage, layout) = ids.storage_and_layout();
+        match &*storage {
+            Storage::Cpu(storage) => row_numbers(name, (storage, layout), table.rows()).map(drop),
+            _ => Err(check::error(name, "positions are not on the CPU")),
+        }
+    }
+
     /// The rows of a table for each position of x, in a shape that broadcasts to x's.
     fn table_of(&self, x: &Tensor, table: &Tensor) -> Result<Tensor> {
         let rows = self.rows_of(x, table)?;

@@ -173,10 +173,12 @@ impl Stat {
     fn join(self, other: Stat) -> Stat {
         let exponentials = self.exponentials.join(other.exponentials);
         let max = finite_max(exponentials.max);
-        let about_max = |part: Stat| match part.weights {
+        // Weights may cancel, and a part without columns has no weights: 0 times the distance to its maximum is 0.
+        let moved = |part: Stat| match part.weights {
             0.0 => 0.0,
-            weights => part.logits + weights * (finite_max(part.exponentials.max) - max),
+            weights => weights * (finite_max(part.exponentials.max) - max),
         };
+        let about_max = |part: Stat| part.logits + moved(part);
         Stat {
             exponentials,
             logits: about_max(self) + about_max(other),

@@ -15,7 +15,7 @@ use super::Terms;
 pub fn nll(op: CrossEntropy, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
     let (x, layout) = args[0];
     let [_, cols] = rows_and_cols(layout.dims());
-    let targets = targets::read(NAME, args[1], cols, op.ignore_index)?;
+    let targets = targets::read(NAME, "target", args[1], cols, op.ignore_index)?;
     let losses = with_float!(NAME, x, |x: &[T]| {
         let weight = weights::<T>(args.get(2))?;
         let terms = Terms::new(&op, 1.0, &targets, weight.as_deref(), cols);
@@ -38,7 +38,7 @@ pub fn nll(op: CrossEntropy, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
 /// `(grad_out, target[, weight])` → zeros, but −g · w at the targets.
 pub fn nll_gradient(op: &Nll, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
     let [_, cols] = rows_and_cols(op.shape.dims());
-    let targets = targets::read(NAME, args[1], cols, op.op.ignore_index)?;
+    let targets = targets::read(NAME, "target", args[1], cols, op.op.ignore_index)?;
     let dx = with_float!(NAME, args[0].0, T => {
         let (grad, weight) = (contiguous::<T>(args[0])?, weights::<T>(args.get(2))?);
         let unit = Terms::new(&op.op, 1.0, &targets, weight.as_deref(), cols).unit();

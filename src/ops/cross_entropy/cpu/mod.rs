@@ -35,8 +35,9 @@ fn weights<'a, T: Element>(weight: Option<&Arg<'a, CpuStorage>>) -> Result<Optio
 pub fn forward(loss: &Loss, args: Args<CpuStorage>) -> Result<[(CpuStorage, Shape); 2]> {
     let ((x, layout), shape) = (args[0], loss_shape(loss.op.reduction, args[0].1.dims()));
     let [rows, cols] = rows_and_cols(layout.dims());
-    let targets = targets::read(NAME, args[1], cols, loss.op.ignore_index)?;
-    let (result, factors) = with_float!(NAME, x, |x: &[T]| {
+    let ignored = loss.op.ignore_index;
+    let targets = targets::read(loss.name, loss.target(), args[1], cols, ignored)?;
+    let (result, factors) = with_float!(loss.name, x, |x: &[T]| {
         let weight = weights::<T>(args.get(2))?;
         let terms = Terms::new(&loss.op, loss.sign(), &targets, weight.as_deref(), cols);
         let losses = RowLosses {

@@ -6,6 +6,7 @@ mod tables;
 mod walk;
 
 pub use rotate::{rotate_piece, Rotate};
+pub(crate) use tables::row_numbers;
 pub use tables::Tables;
 pub use walk::{HeadRow, Place, Stream, Walk};
 

@@ -142,37 +142,42 @@ impl<'a, T: Element> Tables<'a, T> {
 
 impl Ids {
     fn new(rotation: &Rotation, (storage, l): CpuArg, rows: usize) -> Result<Self> {
-        let read = |i: usize| -> std::result::Result<usize, i128> {
-            let id = match storage {
-                CpuStorage::U32(ids) => i128::from(ids[i]),
-                CpuStorage::I64(ids) => i128::from(ids[i]),
-                _ => -1,
-            };
-            match usize::try_from(id) {
-                Ok(row) if row < rows => Ok(row),
-                _ => Err(id),
-            }
-        };
-        let at = |mut i: usize| {
-            let mut at = l.start_offset();
-            for (dim, stride) in l.dims().iter().zip(l.stride()).rev() {
-                at += i % dim * stride;
-                i /= dim;
-            }
-            at
-        };
-        let all = (0..l.shape().elem_count()).map(|i| read(at(i)));
-        let all: std::result::Result<Vec<usize>, i128> = all.collect();
-        let wrong = |id| {
-            let message = format!("got position {id}, expected less than the {rows} that cos has");
-            check::error(rotation.name, message)
-        };
         let contiguous = candle_core::Layout::contiguous(l.shape());
         Ok(Ids {
-            rows: all.map_err(wrong)?,
+            rows: row_numbers(rotation.name, (storage, l), rows)?,
             strides: rotation.rope.id_strides(&contiguous),
         })
     }
+}
+
+/// The row numbers in logical order, all below `rows`. Errors begin with `name`.
+pub(crate) fn row_numbers(name: &str, (storage, l): CpuArg, rows: usize) -> Result<Vec<usize>> {
+    let read = |i: usize| -> std::result::Result<usize, i128> {
+        let id = match storage {
+            CpuStorage::U32(ids) => i128::from(ids[i]),
+            CpuStorage::I64(ids) => i128::from(ids[i]),
+            _ => -1,
+        };
+        match usize::try_from(id) {
+            Ok(row) if row < rows => Ok(row),
+            _ => Err(id),
+        }
+    };
+    let at = |mut i: usize| {
+        let mut at = l.start_offset();
+        for (dim, stride) in l.dims().iter().zip(l.stride()).rev() {
+            at += i % dim * stride;
+            i /= dim;
+        }
+        at
+    };
+    let all = (0..l.shape().elem_count()).map(|i| read(at(i)));
+    let all: std::result::Result<Vec<usize>, i128> = all.collect();
+    let wrong = |id| {
+        let message = format!("got position {id}, expected less than the {rows} that cos has");
+        check::error(name, message)
+    };
+    all.map_err(wrong)
 }
 
 /// Writes the cos and sin of positions to `out`: for each position first cos, then sin, each of `Tables::width` numbers.
