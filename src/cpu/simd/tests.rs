@@ -39,8 +39,8 @@ impl Kernel for Lanes<'_> {
                 }
                 let rows: [_; MAX_LANES] = std::array::from_fn(|i| s.mul(v, s.splat(i as f32)));
                 let columns = s.transpose(rows);
-                for i in 0..S::LANES {
-                    let column = s.to_array(columns[i]);
+                for (i, column) in columns.into_iter().enumerate().take(S::LANES) {
+                    let column = s.to_array(column);
                     for j in 0..S::LANES {
                         assert!(same(column[j], s.to_array(rows[j])[i]), "({i}, {j})");
                     }
