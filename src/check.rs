@@ -70,6 +70,33 @@ pub fn same_device(op: &str, names: &[&str], args: &[&Tensor]) -> Result<()> {
     }
 }
 
+/// The dims of x (called `name`), which has as many as are named: `["batch", "tokens"]`.
+pub fn dims<const N: usize>(
+    op: &str,
+    name: &str,
+    x: &Tensor,
+    named: [&str; N],
+) -> Result<[usize; N]> {
+    x.dims().try_into().map_err(|_| {
+        let (got, expected) = (x.dims(), named.join(", "));
+        error(
+            op,
+            format_args!("got {name} of shape {got:?}, expected [{expected}]"),
+        )
+    })
+}
+
+/// The tokens of x (called `name`), which lie along `dim`.
+pub fn tokens(op: &str, name: &str, x: &Tensor, dim: usize) -> Result<usize> {
+    x.dims().get(dim).copied().ok_or_else(|| {
+        let got = x.dims();
+        error(
+            op,
+            format_args!("got {name} of shape {got:?}, expected tokens along dim {dim}"),
+        )
+    })
+}
+
 /// At least one dim.
 pub fn has_dims(op: &str, x: &Layout) -> Result<()> {
     let message = "got a scalar (rank 0), expected rank 1 or more";

@@ -1,5 +1,6 @@
 //! [`candle_nn::ops`] on fused kernels that are differentiable.
 
+use super::attention::cpu_flash::additive_mask;
 use crate::ops::{self, AttentionConfig};
 use candle_core::shape::Dim;
 use candle_core::{ModuleT, Result, Tensor};
@@ -44,7 +45,8 @@ pub fn layer_norm(xs: &Tensor, alpha: &Tensor, beta: &Tensor, eps: f32) -> Resul
 /// Attention of q `[batch, heads, queries, dim]` to k and v `[batch, kv heads, keys, dim]`: [`ops::attention()`] with stock's
 /// arguments, on every device, for any head dim, and with gradients to q, k, v and the mask.
 ///
-/// The last causal query is at the last key. A `softcapping` of 1 is none.
+/// The last causal query is at the last key. A `softcapping` of 1 is none. A mask has q's dtype and is added to the scores;
+/// [`ops::attention()`] also takes one of u8.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
@@ -63,10 +65,13 @@ pub fn sdpa(
     scale: f32,
     softcapping: f32,
 ) -> Result<Tensor> {
+    if let Some(mask) = mask {
+        additive_mask("sdpa", mask, q)?;
+    }
     let config = AttentionConfig {
         scale: Some(scale),
         causal: do_causal,
-        mask: mask.map(|mask| mask.to_dtype(q.dtype())).transpose()?,
+        mask: mask.cloned(),
         softcap: Some(softcapping).filter(|&cap| cap != 1.0),
         ..Default::default()
     };

@@ -7,7 +7,10 @@ mod stock;
 use crate::devices::devices;
 use crate::tensors::signal;
 use candle_core::{DType, Device, Result, Tensor};
-use candle_fused::nn::kv_cache::{Cache, ConcatKvCache, KvCache, RotatingKvCache};
+use candle_fused::nn::kv_cache::{
+    Cache, ConcatKvCache, FixedKvCache, FixedKvConfig, InterleavedKvCache, KvCache, RotatingCache,
+    RotatingKvCache,
+};
 
 /// Tokens `[1, 2, n, 4]` that differ from all others.
 fn tokens(n: usize, seed: u64, device: &Device) -> Result<Tensor> {
@@ -124,7 +127,23 @@ fn a_refused_append_leaves_the_cache_as_it_was() -> Result<()> {
         says(cache.append(&b, &half), &["ConcatKvCache::append", "F16"]);
         assert_eq!(cache.current_seq_len(), 3);
         says(Cache::new(2, 0).append(&a), &["Cache::append", "0"]);
-        says(Cache::new(7, 1).append(&a), &["dim"]);
+        let words = ["Cache::append: got src of shape [1, 2, 3, 4]", "dim 7"];
+        says(Cache::new(7, 1).append(&a), &words);
+        says(
+            RotatingCache::new(7, 1).append(&a),
+            &["RotatingCache::append", words[0]],
+        );
+        let words = ["KvCache::append: got k of shape [1, 2, 3, 4]", "dim 7"];
+        says(KvCache::new(7, 1).append(&a, &a), &words);
+        says(ConcatKvCache::new(7).append(&a, &a), &["Concat", words[0]]);
+        let flat = a.squeeze(0)?;
+        let words = ["InterleavedKvCache::append: got k of shape [2, 3, 4]"];
+        says(InterleavedKvCache::new(4).append(&flat, &flat), &words);
+        let flat = flat.get(0)?;
+        let config = FixedKvConfig::new(1, 2, 4, 8);
+        let mut cache = FixedKvCache::new(config, DType::F32, device)?;
+        let words = ["FixedKvCache::append: got k of shape [3, 4]", "dim 2"];
+        says(cache.append(&flat, &flat), &words);
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Side by side with stock's caches.
 
-use super::{assert_same, by_heads, flat};
+use super::{assert_same, by_heads, flat, says};
 use crate::devices::devices;
 use crate::tensors::signal;
 use candle_core::{DType, Result, Tensor};
@@ -177,6 +177,17 @@ fn scattered_caches_lose_nothing() -> Result<()> {
         assert_same(other.k(), &want)?;
         assert!(builder.indices_and_mask(1, &[true]).is_err());
         assert!(cache.append(&long, &long, &step).is_err());
+        // A step of another batch.
+        let mut one = ours::ScatteredCacheBuilder::new(1, 4, DType::F32, device)?;
+        let step = one.indices_and_mask(1, &[true])?;
+        let before = flat(cache.k())?;
+        let words = [
+            "ScatteredKvCache::append: got",
+            "2 sequences",
+            "1 sequences",
+        ];
+        says(cache.append(&token, &token, &step), &words);
+        assert_eq!(flat(cache.k())?, before);
     }
     Ok(())
 }

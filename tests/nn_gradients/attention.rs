@@ -2,7 +2,10 @@
 
 use super::cases;
 use super::ops::softmax;
-use candle_core::{Device, Result, Tensor, D};
+use crate::tensors::error;
+use candle_core::{DType, Device, Result, Tensor, D};
+use candle_fused::nn::attention::cpu_flash::standard;
+use candle_fused::nn::attention::{flash_attn, AttnMask};
 
 /// `[heads, queries, keys]` of what each head adds to its scores.
 type Bias<'a> = Option<&'a Tensor>;
@@ -200,4 +203,108 @@ cases! {
         let (cos, sin) = angles(&t[0], 3, 3)?;
         nn::rotary_emb::rope_thd(&t[0], &cos, &sin)
     }, |t| rope(&by_heads(&t[0])?)?.transpose(1, 2);
+}
+
+fn says(result: Result<Tensor>, words: &[&str]) {
+    let text = match result {
+        Ok(_) => panic!("accepted, not refused with {words:?}"),
+        Err(error) => error.to_string(),
+    };
+    for word in words {
+        assert!(text.contains(word), "no {word:?} in {text:?}");
+    }
+}
+
+/// A mask of whole numbers could mean what is seen or what is hidden: it is not added to scores in silence.
+#[test]
+fn masks_of_other_dtypes_are_refused() -> Result<()> {
+    let x = Tensor::zeros((1, 3, 2, 4), DType::F32, &Device::Cpu)?;
+    for dtype in [DType::U8, DType::U32, DType::F16] {
+        let mask = Tensor::ones((3, 3), dtype, &Device::Cpu)?;
+        let word = format!("got a mask of dtype {dtype:?}, expected F32");
+        let y = flash_attn::<f32>(&x, &x, &x, 0.5, AttnMask::Mask(mask.clone()), None, None);
+        says(y, &["flash_attn: ", &word]);
+        let y = standard::run_flash_attn_cpu::<f32>(&x, &x, &x, Some(&mask), 0.5, Some(2.0), None);
+        says(y, &["run_flash_attn_cpu: ", &word]);
+        let x = x.transpose(1, 2)?;
+        let y = candle_fused::nn::ops::sdpa(&x, &x, &x, Some(&mask), false, 0.5, 1.0);
+        says(y, &["sdpa: ", &word]);
+    }
+    Ok(())
+}
+
+/// An offset beyond the keys shows all of them, however large it is.
+#[test]
+fn offsets_beyond_the_keys() -> Result<()> {
+    let device = &Device::Cpu;
+    let arg = |dims: &[usize], seed| Ok(super::var(dims, seed, device)?.as_tensor().detach());
+    let t: [Result<Tensor>; 3] = [
+        arg(&[1, 3, 2, 4], 0),
+        arg(&[1, 5, 1, 4], 1),
+        arg(&[1, 5, 1, 4], 2),
+    ];
+    let t: Vec<Tensor> = t.into_iter().collect::<Result<_>>()?;
+    let distances: Vec<f32> = (0..3)
+        .flat_map(|i| (0..5).map(move |j| (j - i - 7) as f32))
+        .collect();
+    let distances = Tensor::from_vec(distances, (3, 5), device)?;
+    let slopes = Tensor::new(&[0.5f32, 0.25], device)?.reshape((2, 1, 1))?;
+    let bias = slopes.broadcast_mul(&distances)?;
+    for kv_offset in [5, 7, usize::MAX / 2, usize::MAX] {
+        let run = |max_bias| {
+            let mask = AttnMask::Causal { kv_offset };
+            flash_attn::<f32>(&t[0], &t[1], &t[2], 0.5, mask, max_bias, None)
+        };
+        assert!(error(&run(None)?, &flash(&t, None, None)?)? < 1e-5);
+        assert!(error(&run(Some(2.0))?, &flash(&t, None, Some(&bias))?)? < 1e-5);
+    }
+    Ok(())
+}
+
+#[test]
+fn wrong_ranks_are_named() -> Result<()> {
+    let x = |dims: &[usize]| Tensor::zeros(dims, DType::F32, &Device::Cpu);
+    let (three, four) = (x(&[3, 2, 4])?, x(&[1, 3, 2, 4])?);
+    let run = |q: &Tensor, k: &Tensor, v: &Tensor| {
+        flash_attn::<f32>(q, k, v, 0.5, AttnMask::None, None, None)
+    };
+    let words = [
+        "flash_attn: got q of shape [3, 2, 4]",
+        "[batch, queries, heads, dim]",
+    ];
+    says(run(&three, &four, &four), &words);
+    says(
+        run(&four, &three, &four),
+        &["flash_attn: got k of shape [3, 2, 4]"],
+    );
+    says(
+        run(&four, &four, &three),
+        &["flash_attn: got v of shape [3, 2, 4]"],
+    );
+    let short = four.narrow(1, 0, 2)?;
+    says(
+        run(&four, &four, &short),
+        &["flash_attn: got 3 keys and 2 values"],
+    );
+    let lengths = Tensor::new(&[3u32], &Device::Cpu)?;
+    let run = |q: &Tensor, k: &Tensor, v: &Tensor| {
+        let n = &lengths;
+        candle_fused::nn::attention::flash_attn_varlen_cpu(
+            q, k, v, None, n, n, 3, 3, 0.5, true, None, None,
+        )
+    };
+    let words = [
+        "flash_attn_varlen_cpu: got q of shape [1, 3, 2, 4]",
+        "[queries, heads, dim]",
+    ];
+    says(run(&four, &three, &three), &words);
+    says(
+        run(&three, &four, &three),
+        &["flash_attn_varlen_cpu: got k of shape"],
+    );
+    says(
+        run(&three, &three, &four),
+        &["flash_attn_varlen_cpu: got v of shape"],
+    );
+    Ok(())
 }

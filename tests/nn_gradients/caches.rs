@@ -42,13 +42,29 @@ cases! {
         let mut cache = nn::kv_cache::ConcatKvCache::new(2);
         let (k, v) = cache.append(&t[0], &t[1])?;
         let kept = both(&keys(cache.k().cloned())?, &keys(cache.v().cloned())?)?;
-        Tensor::cat(&[both(&k, &v)?, kept], 0)
-    }, |t| Tensor::cat(&[both(&t[0], &t[1])?, both(&t[0], &t[1])?], 0);
+        // Others in the place of what is cached.
+        let put = |slot: Option<&mut Tensor>, by: f64| -> Result<()> {
+            if let Some(x) = slot {
+                *x = (&*x * by)?;
+            }
+            Ok(())
+        };
+        put(cache.k_mut(), 2.0)?;
+        put(cache.v_mut(), 3.0)?;
+        let (k2, v2) = cache.into_inner().unzip();
+        Tensor::cat(&[both(&k, &v)?, kept, both(&keys(k2)?, &keys(v2)?)?], 0)
+    }, |t| {
+        let once = both(&t[0], &t[1])?;
+        Tensor::cat(&[once.clone(), once, both(&(&t[0] * 2.0)?, &(&t[1] * 3.0)?)?], 0)
+    };
     "kv_cache::InterleavedKvCache::append", "kv_cache::InterleavedKvCache::kv" => [[1, 2, 3, 4], [1, 2, 3, 4]] |t| {
-        nn::kv_cache::InterleavedKvCache::new(4).append(&t[0], &t[1])
+        let mut cache = nn::kv_cache::InterleavedKvCache::new(4);
+        let all = cache.append(&t[0], &t[1])?;
+        both(&all, &keys(cache.kv().cloned())?)
     }, |t| {
         let rows = |x: &Tensor| x.squeeze(0)?.transpose(0, 1);
-        Tensor::cat(&[rows(&t[0])?, rows(&t[1])?], 2)
+        let all = Tensor::cat(&[rows(&t[0])?, rows(&t[1])?], 2)?;
+        both(&all, &all)
     };
 }
 
@@ -61,8 +77,9 @@ mod refused {
             => [[1, 2, 3, 4], [1, 2, 3, 4]] |t| {
             let mut builder = nn::kv_cache::ScatteredCacheBuilder::new(1, 5, DType::F32, t[0].device())?;
             let step = builder.indices_and_mask(3, &[true])?;
-            let (k, v) = builder.make_cache(2, 4)?.append(&t[0], &t[1], &step)?;
-            both(&k, &v)
+            let mut cache = builder.make_cache(2, 4)?;
+            let (k, v) = cache.append(&t[0], &t[1], &step)?;
+            Tensor::cat(&[both(&k, &v)?, both(cache.k(), cache.v())?], 0)
         };
         // Behind other tokens.
         "kv_cache::KvCache::append" => [[1, 2, 3, 4], [1, 2, 3, 4]] |t| {

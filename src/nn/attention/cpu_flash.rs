@@ -1,14 +1,14 @@
 //! [`candle_nn::attention::cpu_flash`], on every device.
 
 use super::AttnMask;
-use crate::check::ensure;
+use crate::check::{self, ensure};
 use crate::ops::{attention, AttentionConfig};
 use candle_core::{DType, Device, Result, Tensor, WithDType};
 
 /// Attention of q `[batch, queries, heads, dim]` to k and v `[batch, keys, kv heads, dim]`, as `[batch, heads, queries, dim]`.
 ///
 /// With `max_bias`, head h of H gets ALiBi's slope `2^(−max_bias · (h + 1) / H')`, H' being H rounded up to a power of 2: it
-/// multiplies an explicit mask, or else minus the distance between query and key.
+/// multiplies an explicit mask, or else minus the distance between query and key. A mask has q's dtype and is added to the scores.
 ///
 /// A causal query i sees the keys up to `i + kv_offset`. As in stock, a batch of several sequences ignores the offset: there, and
 /// for a single query, the last query is at the last key.
@@ -55,8 +55,14 @@ impl Flash {
         let (got, expected) = (q.dtype(), T::DTYPE);
         let message = format_args!("got q of dtype {got:?}, expected {expected:?}");
         ensure(got == expected, name, message)?;
-        let (batch, queries, heads, _) = q.dims4()?;
-        let (mut keys, mut k, mut v) = (k.dim(1)?, k.clone(), v.clone());
+        let [batch, queries, heads, _] =
+            check::dims(name, "q", q, ["batch", "queries", "heads", "dim"])?;
+        let named = ["batch", "keys", "kv heads", "dim"];
+        let [_, mut keys, ..] = check::dims(name, "k", k, named)?;
+        let [_, values, ..] = check::dims(name, "v", v, named)?;
+        let message = format_args!("got {keys} keys and {values} values, expected as many of each");
+        ensure(keys == values, name, message)?;
+        let (mut k, mut v) = (k.clone(), v.clone());
         (k, v) = with_the_same_heads(name, &k, &v, heads)?;
         let mut config = AttentionConfig {
             scale: Some(self.scale),
@@ -69,7 +75,7 @@ impl Flash {
         match mask {
             AttnMask::None => {}
             AttnMask::Mask(mask) => {
-                let mask = mask.to_dtype(q.dtype())?;
+                additive_mask(name, &mask, q)?;
                 config.mask = Some(match max_bias {
                     None => mask,
                     Some(max_bias) => {
@@ -83,7 +89,8 @@ impl Flash {
                 let message = format_args!("got {queries} causal queries in a batch of {batch} and {keys} keys, expected no fewer keys");
                 ensure(batch == 1 || offset >= 0, name, message)?;
                 if batch == 1 && queries > 1 {
-                    offset = kv_offset as i64;
+                    // Behind the last key, all offsets show a query the same, and differ by a constant in the bias.
+                    offset = kv_offset.min(keys) as i64;
                 }
                 // No query sees a key behind that of the last one.
                 let seen = (offset + queries as i64).clamp(0, keys as i64) as usize;
@@ -131,15 +138,26 @@ impl Flash {
     }
 }
 
-/// k and v `[.., kv heads, dim]`, repeated where their numbers of heads differ.
+/// A mask that is added to scores. One of u8 could mean what is seen, as [`AttentionConfig::mask`] does, or what is hidden, as the
+/// masks of rotating caches do; stock takes none either.
+pub(crate) fn additive_mask(name: &str, mask: &Tensor, q: &Tensor) -> Result<()> {
+    let (got, expected) = (mask.dtype(), q.dtype());
+    let message = format_args!(
+        "got a mask of dtype {got:?}, expected {expected:?} as for q, to be added to the scores; \
+         ops::attention takes masks of u8 that say which keys are seen"
+    );
+    ensure(got == expected, name, message)
+}
+
+/// k and v `[.., kv heads, dim]`, of a rank that has been checked, repeated where their numbers of heads differ.
 pub(super) fn with_the_same_heads(
     name: &str,
     k: &Tensor,
     v: &Tensor,
     heads: usize,
 ) -> Result<(Tensor, Tensor)> {
-    let count = |x: &Tensor| x.dim(x.rank().saturating_sub(2));
-    let (of_k, of_v) = (count(k)?, count(v)?);
+    let count = |x: &Tensor| x.dims()[x.rank() - 2];
+    let (of_k, of_v) = (count(k), count(v));
     if of_k == of_v {
         return Ok((k.clone(), v.clone()));
     }

@@ -55,11 +55,16 @@ pub(super) fn packed(
     causal: bool,
     [left, right]: [Option<usize>; 2],
 ) -> Result<Tensor> {
-    let (total_q, heads, _) = q.dims3()?;
+    let [total_q, heads, _] = check::dims(name, "q", q, ["queries", "heads", "dim"])?;
+    let named = ["keys", "kv heads", "dim"];
+    let [total_k, ..] = check::dims(name, "k", k, named)?;
+    let [total_v, ..] = check::dims(name, "v", v, named)?;
+    let message = format_args!("got {total_k} keys and {total_v} values, expected as many of each");
+    ensure(total_k == total_v, name, message)?;
     let message = "got a right window without a left one, expected both or the left one";
     ensure(left.is_some() || right.is_none(), name, message)?;
     let ends_q = cumulative(name, "seqlens_q", seqlens_q, total_q)?;
-    let ends_k = cumulative(name, "seqlens_k", seqlens_k, k.dim(0)?)?;
+    let ends_k = cumulative(name, "seqlens_k", seqlens_k, total_k)?;
     let (of_q, of_k) = (ends_q.len() - 1, ends_k.len() - 1);
     let message = format_args!("got {of_k} lengths of keys, expected {of_q} as of queries");
     ensure(of_q == of_k, name, message)?;

@@ -43,7 +43,7 @@ impl Tokens {
 
     fn append(&mut self, name: &'static str, src: &Tensor, dim: usize) -> Result<Tensor> {
         self.settle();
-        let (start, count) = (self.len(dim), src.dim(dim)?);
+        let (start, count) = (self.len(dim), check::tokens(name, "src", src, dim)?);
         let end = start + count;
         if self.buffer.passes_on(name, src, start == 0)? {
             self.buffer.adopt(src.clone());
@@ -169,9 +169,9 @@ impl InterleavedKvCache {
     /// Writes k and v, `[1, heads, tokens, head_dim]`, behind those that are there, and returns the whole cache.
     pub fn append(&mut self, k: &Tensor, v: &Tensor) -> Result<Tensor> {
         let name = "InterleavedKvCache::append";
-        let (got, dim) = (k.dims4()?, self.head_dim);
+        let (got, dim) = (k.dims(), self.head_dim);
         check::ensure(
-            got.0 == 1 && got.3 == dim && k.dims() == v.dims(),
+            got.len() == 4 && got[0] == 1 && got[3] == dim && got == v.dims(),
             name,
             format_args!(
                 "got k of shape {:?} and v of {:?}, expected [1, heads, tokens, {dim}] for both",

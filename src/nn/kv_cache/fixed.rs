@@ -189,7 +189,7 @@ impl FixedKvCache {
     /// Writes the tokens of k and v, `[batch, heads, tokens, head_dim]`, behind those of each sequence.
     pub fn append(&mut self, k: &Tensor, v: &Tensor) -> Result<()> {
         let name = "FixedKvCache::append";
-        let counts = vec![k.dim(2)?; self.config.batch];
+        let counts = vec![check::tokens(name, "k", k, 2)?; self.config.batch];
         self.append_for(name, k, v, &counts)
     }
 
@@ -199,7 +199,7 @@ impl FixedKvCache {
         self.append_for("FixedKvCache::append_counts", k, v, counts)
     }
 
-    fn append_for(
+    pub(crate) fn append_for(
         &mut self,
         name: &'static str,
         k: &Tensor,
@@ -208,7 +208,7 @@ impl FixedKvCache {
     ) -> Result<()> {
         same_tokens(name, k, v, 2)?;
         let FixedKvConfig { batch, heads, .. } = self.config;
-        let tokens = k.dim(2)?;
+        let tokens = check::tokens(name, "k", k, 2)?;
         for (what, x, dim) in [
             ("k", k, self.config.key_dim),
             ("v", v, self.config.value_dim),
@@ -260,6 +260,15 @@ impl FixedKvCache {
             sequence.last = count;
         }
         Ok(())
+    }
+
+    /// Forgets the last append. No slot of a token that the next one sees has been used again: see
+    /// [`check_room`](Self::check_room).
+    pub(crate) fn take_back(&mut self) {
+        for sequence in &mut self.sequences {
+            sequence.len -= sequence.last;
+            sequence.last = 0;
+        }
     }
 
     /// The first of `count` new tokens still sees all that it should once the last is written.

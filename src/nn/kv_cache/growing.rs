@@ -76,9 +76,10 @@ impl Cache {
     }
 
     fn append_for(&mut self, name: &'static str, src: &Tensor) -> Result<()> {
-        let (count, start) = (src.dim(self.dim)?, self.current_seq_len);
+        let count = check::tokens(name, "src", src, self.dim)?;
+        let start = self.current_seq_len;
         let mut capacity = self.max_seq_len;
-        let missing = (start + count).saturating_sub(capacity);
+        let missing = start.saturating_add(count).saturating_sub(capacity);
         if missing > 0 {
             let message = "got a cache with a max_seq_len of 0, expected one with room to grow by";
             check::ensure(self.grow_by > 0, name, message)?;
@@ -147,7 +148,15 @@ impl KvCache {
 
     /// Writes tokens behind those that are there, and returns views of all keys and values.
     pub fn append(&mut self, k: &Tensor, v: &Tensor) -> Result<(Tensor, Tensor)> {
-        let name = "KvCache::append";
+        self.append_for("KvCache::append", k, v)
+    }
+
+    pub(crate) fn append_for(
+        &mut self,
+        name: &'static str,
+        k: &Tensor,
+        v: &Tensor,
+    ) -> Result<(Tensor, Tensor)> {
         same_tokens(name, k, v, self.k.dim)?;
         self.v
             .buffer

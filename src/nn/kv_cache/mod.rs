@@ -16,7 +16,10 @@
 //!   keeps the end of a chunk that is longer than its context, of which stock keeps nothing.
 //!
 //! What an append returns are views of the cache. A later append changes none of the tokens in them, unless slots are used
-//! again: by a rotating cache, or after a `truncate`.
+//! again: by a rotating or scattered cache, by a [`FixedKvCache`] with a window or after a `reset`, or after a `truncate`. A
+//! graph keeps the views that it reads for its backward: where queries, masks or sinks track gradients and the keys do not,
+//! give it a copy of keys and values (`force_contiguous`) if slots may be used again before the backward. The layers of
+//! [`transformer`](crate::nn::transformer) do so.
 //!
 //! [`FixedKvCache`] is this crate's own: errors instead of growth, a length for each sequence of the batch, a sliding window,
 //! and int8 or int4 codes with scales for groups.
@@ -57,7 +60,8 @@ use candle_core::{Result, Tensor};
 
 /// k and v have the same number of tokens.
 fn same_tokens(name: &str, k: &Tensor, v: &Tensor, dim: usize) -> Result<()> {
-    let (k, v) = (k.dim(dim)?, v.dim(dim)?);
+    let k = check::tokens(name, "k", k, dim)?;
+    let v = check::tokens(name, "v", v, dim)?;
     let message = format_args!("got {k} tokens of k and {v} of v, expected as many of each");
     check::ensure(k == v, name, message)
 }

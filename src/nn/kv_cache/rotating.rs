@@ -85,7 +85,8 @@ impl RotatingCache {
     }
 
     fn append_for(&mut self, name: &'static str, src: &Tensor) -> Result<Tensor> {
-        let (max, tokens) = (self.max_seq_len, src.dim(self.dim)?);
+        let max = self.max_seq_len;
+        let tokens = check::tokens(name, "src", src, self.dim)?;
         let message = "got a cache with a max_seq_len of 0, expected one with slots";
         check::ensure(max > 0, name, message)?;
         let fills = tokens >= max;

@@ -1,7 +1,7 @@
 //! A cache for batches whose sequences come and go.
 
 use super::same_tokens;
-use crate::check::ensure;
+use crate::check::{self, ensure};
 use crate::ops::kv_append::{kv_append, Place};
 use candle_core::{DType, Device, Result, Tensor};
 use std::sync::Arc;
@@ -45,12 +45,14 @@ impl ScatteredKvCache {
     ) -> Result<(Tensor, Tensor)> {
         let name = "ScatteredKvCache::append";
         same_tokens(name, k, v, 2)?;
-        let tokens = k.dim(2)?;
+        let tokens = check::tokens(name, "k", k, 2)?;
+        let (batch, of_step) = (self.k.dims()[0], iam.places.len());
         ensure(
-            (tokens, self.context) == (iam.tokens, iam.context),
+            (batch, tokens, self.context) == (of_step, iam.tokens, iam.context),
             name,
             format_args!(
-                "got {tokens} tokens and a context of {}, expected {} and {} as for the indices",
+                "got {tokens} tokens for a cache of {batch} sequences with a context of {}, \
+                 expected {} tokens, {of_step} sequences and a context of {} as for the indices",
                 self.context, iam.tokens, iam.context
             ),
         )?;

@@ -56,6 +56,15 @@ impl RotaryTables {
         RotaryTables { pairs, ..self }
     }
 
+    /// The same tables outside any graph.
+    pub(super) fn detached(&self) -> Self {
+        RotaryTables {
+            cos: self.cos.detach(),
+            sin: self.sin.detach(),
+            pairs: self.pairs,
+        }
+    }
+
     pub fn cos(&self) -> &Tensor {
         &self.cos
     }

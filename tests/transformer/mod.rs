@@ -1,5 +1,7 @@
 //! Attention, MLPs and blocks as layers: the composed form's results and gradients, and the same with a cache.
 
+mod cached;
+
 use crate::devices::devices;
 use crate::tensors::{error, signal, var};
 use candle_core::{DType, Device, Result, Tensor, Var, D};
@@ -19,6 +21,16 @@ const SIZES: AttentionSizes = AttentionSizes {
     qkv_bias: true,
     output_bias: false,
 };
+
+fn says<T>(result: Result<T>, words: &[&str]) {
+    let text = match result {
+        Ok(_) => panic!("accepted, not refused with {words:?}"),
+        Err(error) => error.to_string(),
+    };
+    for word in words {
+        assert!(text.contains(word), "no {word:?} in {text:?}");
+    }
+}
 
 /// Variables by name, with fixed values.
 struct Weights(HashMap<String, Tensor>);
@@ -274,19 +286,18 @@ fn mlps_and_blocks_are_the_composed_form() -> Result<()> {
         ];
         let w = Weights::new(shapes, device)?;
         let x = var(&[2, 3, HIDDEN], 1, device)?;
-        let gated = |x: &Tensor| {
+        let gated_by = |x: &Tensor, act: fn(&Tensor) -> Result<Tensor>| {
             let gate = linear(x, w.get("gate_proj.weight"), None)?;
             let up = linear(x, w.get("up_proj.weight"), None)?;
-            linear(&(gate.silu()? * up)?, w.get("down_proj.weight"), None)
+            linear(&(act(&gate)? * up)?, w.get("down_proj.weight"), None)
         };
+        let gated = |x: &Tensor| gated_by(x, Tensor::silu);
         let layer = swiglu(HIDDEN, 20, w.vb(device))?;
         let vars: Vec<&Tensor> = w.0.values().chain([&x]).collect();
         check(&layer.forward(&x)?, &gated(&x)?, &vars)?;
-        assert!(layer
-            .clone()
-            .with_act(Act::GeluTanh)
-            .forward(&x)?
-            .track_op());
+        let by_gelu = layer.clone().with_act(Act::GeluTanh);
+        let want = gated_by(&x, Tensor::gelu)?;
+        check(&by_gelu.forward(&x)?, &want, &vars)?;
 
         let shapes: &[(&str, &[usize])] = &[
             ("fc1.weight", &[20, HIDDEN]),
@@ -352,27 +363,45 @@ fn mlps_and_blocks_are_the_composed_form() -> Result<()> {
 fn wrong_sizes_are_refused() -> Result<()> {
     let device = &Device::Cpu;
     let vb = || VarBuilder::zeros(DType::F32, device);
-    assert!(attention(AttentionSizes::new(12, 4).with_kv_heads(3), vb()).is_err());
-    assert!(attention(AttentionSizes::new(12, 0), vb()).is_err());
-    assert!(packed_attention(AttentionSizes::new(12, 4).with_kv_heads(0), vb()).is_err());
-    assert!(RotaryTables::new(5, 8, 1e4, DType::F32, device).is_err());
+    let sizes = AttentionSizes::new(12, 4);
+    let words = ["attention: got", "kv_heads: 3", "expected kv_heads"];
+    says(attention(sizes.with_kv_heads(3), vb()), &words);
+    let none = AttentionSizes::new(12, 0);
+    says(attention(none, vb()), &["attention: got", "heads: 0"]);
+    let words = ["packed_attention: got", "kv_heads: 0"];
+    says(packed_attention(sizes.with_kv_heads(0), vb()), &words);
+    let odd = RotaryTables::new(5, 8, 1e4, DType::F32, device);
+    says(odd, &["RotaryTables::new: got 5 rotary dims"]);
     let table = |n: usize| Tensor::zeros((4, n), DType::F32, device);
-    assert!(RotaryTables::from_tables(table(2)?, table(3)?).is_err());
+    says(
+        RotaryTables::from_tables(table(2)?, table(3)?),
+        &["RotaryTables::from_tables: got", "[4, 2]", "[4, 3]"],
+    );
     let tables = tables(device)?.with_pairs(RopePairs::Interleaved);
     let layer = attention(AttentionSizes::new(12, 2), vb())?.with_rotary(tables);
     let x = Tensor::zeros((1, 17, 12), DType::F32, device)?;
-    assert!(
-        layer.forward(&x).is_err(),
-        "more tokens than the tables have positions"
-    );
+    // More tokens than the tables have positions.
+    says(layer.forward(&x), &["rope_qk: got", "expected"]);
     let mut cache = FixedKvCache::new(FixedKvConfig::new(1, 2, 6, 20), DType::F32, device)?;
-    assert!(layer.forward_fixed(&x, &mut cache, &[17]).is_err());
+    let refused = layer.forward_fixed(&x, &mut cache, &[17]);
+    says(refused, &["Attention::forward_fixed: got", "position 15"]);
     assert_eq!(cache.lengths(), [0]);
     let config = FixedKvConfig::new(1, 2, 6, 20).with_window(4);
     let mut windowed = FixedKvCache::new(config, DType::F32, device)?;
     let one = x.narrow(1, 0, 1)?;
     let refused = layer.forward_fixed(&one, &mut windowed, &[1]);
-    assert!(refused.is_err_and(|error| error.to_string().contains("window of Some(4)")));
+    says(
+        refused,
+        &["Attention::forward_fixed: got", "window of Some(4)"],
+    );
+    let words = [
+        "Attention::forward: got",
+        "[17, 12]",
+        "[batch, tokens, hidden]",
+    ];
+    says(layer.forward(&x.squeeze(0)?), &words);
+    let words = ["Attention::forward: got", "6 elements", "expected 12"];
+    says(layer.forward(&x.narrow(2, 0, 6)?), &words);
     let projections = Projections::Packed(Linear::new(
         Tensor::zeros((36, 12), DType::F32, device)?,
         None,
@@ -380,5 +409,11 @@ fn wrong_sizes_are_refused() -> Result<()> {
     let output = Linear::new(Tensor::zeros((12, 12), DType::F32, device)?, None);
     let layer = Attention::new(AttentionSizes::new(12, 2), projections, output)?;
     assert_eq!(layer.forward(&x)?.dims(), [1, 17, 12]);
+    let thin = Linear::new(Tensor::zeros((35, 12), DType::F32, device)?, None);
+    let output = Linear::new(Tensor::zeros((12, 12), DType::F32, device)?, None);
+    let sizes = AttentionSizes::new(12, 2);
+    let layer = Attention::new(sizes, Projections::Packed(thin), output)?;
+    let words = ["Attention::forward: got 35 outputs", "expected 36"];
+    says(layer.forward(&x), &words);
     Ok(())
 }
