@@ -36,9 +36,11 @@ fn later_tokens_change_no_gradient() -> Result<()> {
             false => (name.clone(), t.detach()),
         };
         let frozen = Weights(w.0.iter().map(part).collect());
-        let by_q = attention(SIZES, frozen.vb(device))?.with_rotary(tables(device)?);
+        // Without rotation, whose keys track what its queries do.
+        let by_q = attention(SIZES, frozen.vb(device))?;
         let sinks = var(&[4], 6, device)?;
-        let by_sinks = by_q.detached().with_config(AttentionConfig {
+        let by_sinks = by_q.detached().with_rotary(tables(device)?);
+        let by_sinks = by_sinks.with_config(AttentionConfig {
             sinks: Some(sinks.clone()),
             ..causal()
         });
