@@ -174,17 +174,17 @@ inline float2 no_keys() {
     return float2(0.0f, INFINITY);
 }
 
-// A query's softmax as the backward reads it: the maximum of the scores, and the logarithm of the sum of the exponentials
-// below it. Their sum alone would lose the second where a mask is large (-1e9, say).
+// A query's softmax as the backward reads it: the maximum of the scores or nearly so, and the logarithm of the sum of the
+// exponentials relative to it. Their sum alone would lose the second where a mask is large (-1e9, say).
 inline float2 log_sum(float top, float sum) {
     return sum == 0.0f ? no_keys() : float2(top, log(sum));
 }
 
-// The weight of a score. No score is above the maximum but by rounding: the forward may have added it up in another order.
+// The weight of a score. It is above 1 by rounding alone: the forward may have added the score up in another order, and next to
+// a large mask that is much. (`log_sum.x` may be below the maximum: the forward raises it only where a score is far above it.)
 inline float saved_weight(float score, float2 log_sum) {
-    float below = score - log_sum.x;
-    below = below > 0.0f ? 0.0f : below;
-    return exp(below - log_sum.y);
+    float weight = exp((score - log_sum.x) - log_sum.y);
+    return weight > 1.0f ? 1.0f : weight;
 }
 
 // The factors of the weights of four keys from j on, a multiple of four.
