@@ -32,7 +32,7 @@ impl HeadStrides {
 
     /// Whether every head begins at a multiple of four elements from the first.
     pub fn keep_alignment(&self) -> bool {
-        (self.batch | self.head | self.position) % 4 == 0
+        (self.batch | self.head | self.position).is_multiple_of(4)
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::check;
 use candle_core::Result;
 
-/// The sizes of an [`Attention`].
+/// The sizes of an [`Attention`](super::Attention).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttentionSizes {
     /// Elements of a token.
