@@ -39,7 +39,7 @@ template <typename T, uint W>
     uint own = lane / 4u * WEIGHT_ROW + lane % 4u;
     Segment segment = segment_at(group.z, lengths, p);
     uint k0 = group.x * BLOCK;
-    // Keys that don't exist get zeros, except that those of another sequence get its gradients.
+    // Keys beyond the length of a batch row get zeros; a packed sequence writes the gradients of its own keys alone.
     uint last = p.packed != 0u ? segment.keys : p.keys;
     if (k0 >= last) {
         return;

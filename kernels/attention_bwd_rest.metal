@@ -43,7 +43,7 @@ FOR_DTYPES(attention_bwd_delta, "attention_bwd_delta")
 
 // ---- The mask and the sinks ----
 
-// A threadgroup for each tile of each of the mask's matrices; if the sinks are wanted, those of the last plane take a head each.
+// A threadgroup for each tile of each of the mask's matrices; if the sinks are wanted, each threadgroup of the last plane takes a head.
 template <typename T>
 [[kernel]] void attention_bwd_rest(
     device const T* q [[buffer(0)]],

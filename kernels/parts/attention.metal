@@ -3,7 +3,7 @@
 #define UNROLL _Pragma("clang loop unroll(full)")
 
 struct AttentionParams {
-    // Strides of batch rows, heads and places in the sequence, in elements; those of gradients are dense.
+    // Strides of batch rows, heads and places in the sequence, in elements; gradients have dense strides.
     ulong q[3];
     ulong k[3];
     ulong v[3];
@@ -24,7 +24,7 @@ struct AttentionParams {
     uint keys;
     uint dim;
     uint value_dim;
-    // 0: batch rows; else so many packed sequences.
+    // The number of packed sequences, or 0 if the batch has rows.
     uint packed;
     // The most queries of a batch row or sequence.
     uint most_queries;
@@ -203,7 +203,7 @@ inline float dropped(ulong number, uint j, constant AttentionParams& p) {
     return k == 0u ? factors.x : (k == 1u ? factors.y : (k == 2u ? factors.z : factors.w));
 }
 
-// x times the factor; what is dropped is 0, even a NaN.
+// x times the factor; a dropped x gives 0, even if it is NaN.
 inline float drop(float x, float factor) {
     return factor == 0.0f ? 0.0f : x * factor;
 }

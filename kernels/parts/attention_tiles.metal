@@ -6,7 +6,7 @@
 //          c   c+4  c+8 ..            c = lane % 4
 //   row  [ x    x    x    x    x    x    x    x ]        row = 8 simdgroup + lane / 4
 //
-// Forward and for the gradient of q, rows are queries and columns keys; for those of k and v it is the other way round.
+// Forward and for the gradient of q, rows are queries and columns keys; for the gradients of k and v, rows are keys and columns queries.
 
 #define BLOCK 32u
 #define BLOCK_THREADS 128u
@@ -79,7 +79,7 @@ struct Sums {
         }
     }
 
-    // Adds the product of the simdgroup's weights and 32 rows of which `cols` columns count.
+    // Adds the product of the simdgroup's weights and 32 staged rows. Only the first `cols` columns of the rows exist.
     void add(threadgroup const float* weights, threadgroup const float* rows, uint cols) thread {
         UNROLL
         for (uint k = 0u; k < 4u; k++) {

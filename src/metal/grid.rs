@@ -166,7 +166,7 @@ pub(crate) fn columns(cols: usize, parts: usize) -> Grid {
     }
 }
 
-/// Threadgroups of so many simdgroups, for kernels that count both on their own.
+/// A grid of threadgroups with a given number of simdgroups, for kernels that compute their place from both counts.
 ///
 /// Kernel: every `threadgroup_position_in_grid` is one piece of work.
 pub(crate) fn counted(groups: [usize; 3], simdgroups: usize) -> Grid {

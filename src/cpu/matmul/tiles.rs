@@ -119,7 +119,7 @@ pub unsafe fn run<T: Element, O: Element>(p: &Product<T>, out: *mut O) {
     });
 }
 
-/// `out = x·Wᵀ`, added to what is there if `add` is set: one part of a sum of products.
+/// `out = x·Wᵀ`, added to the numbers in `out` if `add` is set: one part of a sum of products.
 ///
 /// # Safety
 /// `out` is valid for reads and writes of the result, rows one behind the other, and nothing else touches it. If `add` is set,
