@@ -1,7 +1,7 @@
 // Losses over classes: cross-entropy, the negative log-likelihood, and their gradients.
 //
 // A row keeps five numbers for its gradient, the FACTORS of the op's Rust module: its maximum, the factor of
-// The factor of exp(x - max), the number subtracted at the target, the number subtracted at every class (times its weight), and the target.
+// exp(x - max), the number subtracted at the target, the number subtracted at every class times its weight, and the target.
 
 #define FACTORS 5u
 
