@@ -51,23 +51,27 @@ pub fn same_floats(op: &str, names: &[&str], args: &[Spec<'_>]) -> Result<()> {
 /// All arguments (called `names`) live on one device.
 #[inline]
 pub fn same_device(op: &str, names: &[&str], args: &[&Tensor]) -> Result<()> {
-    let first = args[0].device();
-    let same = |arg: &&Tensor| match (first, arg.device()) {
-        (Device::Cpu, Device::Cpu) => true,
-        (first, device) => first.same_device(device),
-    };
-    match args.iter().position(|arg| !same(arg)) {
-        None => Ok(()),
-        Some(i) => {
-            let (got, expected) = (args[i].device().location(), first.location());
-            let name = names.get(i).unwrap_or(&"an argument");
-            let message = format_args!(
-                "got {name} on {got:?}, expected {expected:?} as for {}",
-                names[0]
-            );
-            Err(error(op, message))
-        }
+    let on_cpu = |arg: &&Tensor| matches!(arg.device(), Device::Cpu);
+    match args.iter().all(on_cpu) {
+        true => Ok(()),
+        false => same_device_as_first(op, names, args),
     }
+}
+
+/// As [`same_device`], apart from it because calls on the CPU do not come here.
+fn same_device_as_first(op: &str, names: &[&str], args: &[&Tensor]) -> Result<()> {
+    let first = args[0].device();
+    let other = |arg: &&Tensor| !first.same_device(arg.device());
+    let Some(i) = args.iter().position(other) else {
+        return Ok(());
+    };
+    let (got, expected) = (args[i].device().location(), first.location());
+    let name = names.get(i).unwrap_or(&"an argument");
+    let message = format_args!(
+        "got {name} on {got:?}, expected {expected:?} as for {}",
+        names[0]
+    );
+    Err(error(op, message))
 }
 
 /// The dims of x (called `name`), which has as many as are named: `["batch", "tokens"]`.
@@ -191,11 +195,13 @@ pub fn frozen(op: &str, held: &[&Tensor]) -> Result<()> {
 }
 
 /// Whether our kernels serve this tensor's device and dtype; otherwise ops use their reference.
+#[inline]
 pub fn has_kernel(x: &Tensor) -> bool {
     is_served(x) && (!x.device().is_cpu() || cpu_has_kernels())
 }
 
 /// Whether our CustomOps take a tensor of this device and dtype, by a kernel or, on a CPU without kernels, by their reference.
+#[inline]
 pub fn is_served(x: &Tensor) -> bool {
     let dtype = matches!(x.dtype(), DType::F32 | DType::F16 | DType::BF16);
     let device = x.device();
@@ -205,6 +211,7 @@ pub fn is_served(x: &Tensor) -> bool {
 /// Whether the CPU has the vectors that kernels are compiled for; without them, ops run their references. On x86-64 those are
 /// AVX2, FMA and F16C, which nearly all CPUs since 2013 have. `CANDLE_FUSED_CPU_KERNELS=off` turns the kernels off, to see
 /// what stock Candle computes.
+#[inline]
 pub fn cpu_has_kernels() -> bool {
     static KERNELS: OnceLock<bool> = OnceLock::new();
     *KERNELS.get_or_init(|| {

@@ -25,7 +25,8 @@ impl<'a, T: Element> RowView<'a, T> {
         if let Some((start, end)) = layout.contiguous_offsets() {
             // The offset of a tensor without elements may lie past the end.
             let data = if start == end { &[] } else { &data[start..end] };
-            return Self::contiguous(Cow::Borrowed(data), cols);
+            // SAFETY: the slice has its rows one behind the other, and lives as long as the view.
+            return unsafe { Self::from_raw(data.as_ptr(), cols) };
         }
         let rank = layout.dims().len();
         if cols == 1 || layout.stride()[rank - 1] == 1 {

@@ -100,6 +100,10 @@ const LONG: usize = 64 * 1024;
 /// The op was made for these rows and columns.
 pub unsafe fn run<R: TwoPassRow>(op: R, rows: usize, cols: usize) {
     if rows >= R::WHOLE_FROM || cols < LONG {
+        if !parallel::is_shared(rows, R::cost(cols)) {
+            // SAFETY: the op was made for these rows.
+            return unsafe { run_here(op, 0..rows, cols) };
+        }
         return parallel::ranges(rows, R::cost(cols), op.rows_together(), |rows| {
             // SAFETY: the op was made for these rows, and no other range has them.
             unsafe { run_here(op, rows, cols) }

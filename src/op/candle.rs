@@ -103,13 +103,6 @@ macro_rules! Grad {
 }
 pub(crate) use Grad;
 
-fn spec<'a, S: KernelStorage>(&(storage, layout): &Arg<'a, S>) -> Spec<'a> {
-    Spec {
-        layout,
-        dtype: storage.dtype(),
-    }
-}
-
 /// Refuses an argument whose layout a kernel could not follow: there must be a stride for each dim, every element must lie in
 /// the storage, and the elements, those that a stride of 0 repeats included, must be as many as memory can hold. A tensor
 /// that Candle made fails the last alone; a layout that a user passes to `cpu_fwd` by hand, or makes a tensor of, may fail all.
@@ -170,15 +163,22 @@ pub(crate) fn forward<S: KernelStorage, const N: usize>(
     for (i, arg) in args.iter().enumerate() {
         empty |= admit(name, op.arg_names(), i, arg)?;
     }
-    op.check(name, &args.each_ref().map(spec))?;
-    if !empty {
-        return S::run(name, op, &args);
+    op.check(name, &args.each_ref().map(Spec::from))?;
+    match empty {
+        false => S::run(name, op, &args),
+        true => without_elements(op, name, args),
     }
+}
+
+/// Runs an op of which at least one argument has no elements.
+#[cold]
+fn without_elements<S: KernelStorage, const N: usize>(
+    op: &dyn AnyOp,
+    name: &'static str,
+    args: [Arg<'_, S>; N],
+) -> OpResult<S> {
     let layouts = args.map(|(_, layout)| without_places(layout));
-    let mut args = args;
-    for (arg, layout) in args.iter_mut().zip(&layouts) {
-        arg.1 = layout;
-    }
+    let args: [Arg<S>; N] = std::array::from_fn(|i| (args[i].0, &layouts[i]));
     S::run(name, op, &args)
 }
 
@@ -230,7 +230,7 @@ pub(crate) fn inplace<S: KernelStorage>(
         admit(name, op.arg_names(), i, arg)?;
     }
     no_overlap(name, x.1)?;
-    let specs: Vec<Spec> = args.iter().map(spec).collect();
+    let specs: Vec<Spec> = args.iter().map(Spec::from).collect();
     op.check_inplace(name, &specs)?;
     match x.1.dims().contains(&0) {
         true => Ok(()),

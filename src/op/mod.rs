@@ -80,6 +80,15 @@ impl<'a> From<&'a Tensor> for Spec<'a> {
     }
 }
 
+impl<'a, S: KernelStorage> From<&Arg<'a, S>> for Spec<'a> {
+    fn from(&(storage, layout): &Arg<'a, S>) -> Self {
+        Spec {
+            layout,
+            dtype: storage.dtype(),
+        }
+    }
+}
+
 /// An op: its checks, its kernels, its gradient and the composition of stock ops that it must equal.
 ///
 /// Kernels may rely on what [`Op::check`] accepts and on nothing else.
@@ -158,15 +167,6 @@ pub(crate) fn check<O: Op>(op: &O, name: &'static str, args: &[Spec<'_>]) -> Res
     }
     check::frozen(name, &op.held())?;
     op.check(name, args)
-}
-
-/// Calls `f` with the checks' view of up to nine tensors, without the allocation of [`specs`].
-pub(crate) fn with_specs<R>(args: &[&Tensor], f: impl FnOnce(&[Spec<'_>]) -> R) -> R {
-    let mut specs = [Spec::from(args[0]); 9];
-    for (spec, &arg) in specs.iter_mut().zip(args) {
-        *spec = arg.into();
-    }
-    f(&specs[..args.len()])
 }
 
 /// The checks' view of tensors.

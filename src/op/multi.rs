@@ -22,7 +22,8 @@
 //! the letter, but no longer than the pass: a letter whose seal is gone counts for nothing.
 
 use super::apply::addressable;
-use super::{signature, with_specs, with_storages, Args, Grads, Op, OpResult, OpResults, Spec};
+use super::storage::{with_named_storages, MOST_ARGS};
+use super::{signature, specs, Args, Grads, KernelStorage, Op, OpResult, OpResults, Spec};
 use crate::check;
 use candle_core::op::BackpropOp;
 #[cfg(feature = "metal")]
@@ -56,19 +57,19 @@ pub(crate) fn apply_multi<O: MultiOp>(
     args: &[&Tensor],
 ) -> Result<Vec<Tensor>> {
     check::same_device(name, O::ARGS, args)?;
-    addressable(name, O::ARGS, args)?;
-    with_specs(args, |specs| op.check(name, specs))?;
     if !check::has_kernel(args[0]) {
+        addressable(name, O::ARGS, args)?;
+        op.check(name, &specs(args))?;
         return op.reference(args);
     }
     match args[0].device() {
         #[cfg(feature = "metal")]
         Device::Metal(_) => {
-            let outputs = with_storages(name, args, |args| op.metal(args))?;
+            let outputs = with_checked_storages(name, &op, args, |args| op.metal(args))?;
             results(name, op, args, outputs, Storage::Metal)
         }
         Device::Cpu => {
-            let outputs = with_storages(name, args, |args| op.cpu(args))?;
+            let outputs = with_checked_storages(name, &op, args, |args| op.cpu(args))?;
             results(name, op, args, outputs, Storage::Cpu)
         }
         device => {
@@ -77,6 +78,23 @@ pub(crate) fn apply_multi<O: MultiOp>(
             Err(check::error(name, message))
         }
     }
+}
+
+/// Calls `f` with the arguments' storages, once the op has accepted them.
+fn with_checked_storages<O: MultiOp, S: KernelStorage>(
+    name: &'static str,
+    op: &O,
+    args: &[&Tensor],
+    f: impl FnOnce(Args<S>) -> OpResults<S>,
+) -> OpResults<S> {
+    with_named_storages(name, O::ARGS, args, |args| {
+        let mut specs = [Spec::from(&args[0]); MOST_ARGS];
+        for (spec, arg) in specs.iter_mut().zip(args) {
+            *spec = arg.into();
+        }
+        op.check(name, &specs[..args.len()])?;
+        f(args)
+    })
 }
 
 /// The outputs that are not saved, as tensors; in a graph where an argument tracks gradients.

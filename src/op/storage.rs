@@ -184,7 +184,10 @@ read_metal!(CustomOp2: a la, b lb);
 #[cfg(feature = "metal")]
 read_metal!(CustomOp3: a la, b lb, c lc);
 
-/// Calls `f` with the storages of any number of tensors, all of them on one device.
+/// The most tensors whose storages are read at once.
+pub(super) const MOST_ARGS: usize = 9;
+
+/// Calls `f` with the storages of up to nine tensors, all of them on one device.
 ///
 /// An op reads the tensors beyond its CustomOp's arguments through here. The storages are locked, three at a time, by
 /// applying a CustomOp to their tensors, because that takes Candle's recursive read lock: `Tensor::storage_and_layout` would
@@ -194,8 +197,23 @@ pub(crate) fn with_storages<S: KernelStorage, R>(
     tensors: &[&Tensor],
     f: impl FnOnce(Args<S>) -> Result<R>,
 ) -> Result<R> {
+    with_named_storages(name, &[], tensors, f)
+}
+
+/// As [`with_storages`]; errors call the tensors `called`.
+pub(super) fn with_named_storages<S: KernelStorage, R>(
+    name: &'static str,
+    called: &[&str],
+    tensors: &[&Tensor],
+    f: impl FnOnce(Args<S>) -> Result<R>,
+) -> Result<R> {
+    check::ensure(
+        tensors.len() <= MOST_ARGS,
+        name,
+        format_args!("got {} tensors, expected up to {MOST_ARGS}", tensors.len()),
+    )?;
     let (mut f, mut result) = (Some(f), None);
-    nested(name, tensors, &[], &mut |args| {
+    nested(name, called, tensors, &[], &mut |args| {
         result = f.take().map(|f| f(args)).transpose()?;
         Ok(())
     })?;
@@ -204,6 +222,7 @@ pub(crate) fn with_storages<S: KernelStorage, R>(
 
 fn nested<S: KernelStorage>(
     name: &'static str,
+    called: &[&str],
     tensors: &[&Tensor],
     args: Args<S>,
     f: &mut dyn FnMut(Args<S>) -> Result<()>,
@@ -214,12 +233,16 @@ fn nested<S: KernelStorage>(
     let (now, rest) = tensors.split_at(tensors.len().min(3));
     S::read(name, now, &mut |read| {
         for (i, arg) in read.iter().enumerate() {
-            admit(name, &[], i, arg)?;
+            admit(name, called, args.len() + i, arg)?;
         }
-        match rest.is_empty() && args.is_empty() {
-            true => f(read),
-            false => nested(name, rest, &[args, read].concat(), f),
+        if rest.is_empty() && args.is_empty() {
+            return f(read);
         }
+        let count = args.len() + read.len();
+        let mut all = [read[0]; MOST_ARGS];
+        all[..args.len()].copy_from_slice(args);
+        all[args.len()..count].copy_from_slice(read);
+        nested(name, called, rest, &all[..count], f)
     })
 }
 

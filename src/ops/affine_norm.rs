@@ -7,6 +7,7 @@ use candle_core::{Result, Tensor};
 use std::sync::{Mutex, PoisonError};
 
 /// The arguments of a norm of `x` with vectors of `len` elements. A bias without a weight gets a weight of ones.
+#[inline]
 pub fn with_args<R>(
     x: &Tensor,
     len: usize,
@@ -23,6 +24,7 @@ pub fn with_args<R>(
     with_vectors(x, weight, bias, f)
 }
 
+#[inline]
 fn with_vectors<R>(
     x: &Tensor,
     weight: Option<&Tensor>,

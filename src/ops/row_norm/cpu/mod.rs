@@ -52,10 +52,12 @@ impl<'a, T: Clone> Deref for Slices<'a, T> {
 /// Weight and bias, as far as there are any, as contiguous slices.
 #[inline]
 pub fn slices<'a, T: Element>(vectors: &[Arg<'a, CpuStorage>]) -> Result<Slices<'a, T>> {
-    let mut slices = [Cow::Borrowed(&[][..]), Cow::Borrowed(&[][..])];
-    for (slice, (v, l)) in slices.iter_mut().zip(vectors) {
-        *slice = gather::contiguous(v.as_slice::<T>()?, l);
-    }
-    let count = vectors.len();
-    Ok(Slices { slices, count })
+    let slice = |i: usize| match vectors.get(i) {
+        Some((v, l)) => Ok(gather::contiguous(v.as_slice::<T>()?, l)),
+        None => Result::Ok(Cow::Borrowed(&[][..])),
+    };
+    Ok(Slices {
+        slices: [slice(0)?, slice(1)?],
+        count: vectors.len(),
+    })
 }
