@@ -1,4 +1,4 @@
-//! All integration tests, in one binary.
+//! The integration tests in one binary; `custom_ops` and `memory` are binaries of their own.
 
 mod architecture;
 mod arguments;

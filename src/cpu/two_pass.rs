@@ -14,8 +14,9 @@ use std::ops::Range;
 
 /// An op on rows of equal length that has to know a statistic of a whole row before it can write any of the row.
 ///
-/// A value of this type holds the rows themselves, of any layout, its outputs and whatever else it reads. Methods that
-/// take a [`Simd`] must be `inline(always)`, see [`Kernel`].
+/// A value of this type holds the rows themselves, of any layout, its outputs and whatever else it reads. It is *made for*
+/// n rows of m columns if its inputs have the elements of these rows, its outputs room for what it writes of them, and
+/// nothing else touches that room while it runs. Methods that take a [`Simd`] must be `inline(always)`, see [`Kernel`].
 pub trait TwoPassRow: Copy + Send + Sync {
     /// What has to be known of a row before it can be written.
     type Stat: Copy + Send + Sync;
@@ -63,14 +64,14 @@ pub trait TwoPassRow: Copy + Send + Sync {
     /// `rows_together` at the same time are given different columns.
     unsafe fn apply<S: Simd>(&self, s: S, row: usize, cols: Range<usize>, stat: Self::Stat);
 
-    /// Writes some columns of a row: all of them, which it measures itself, if `stat` is `None`; otherwise a block, as `apply`
-    /// would. The engine calls it instead of `apply` if `OWN_LOOP`, for ops that can keep something between the two passes;
-    /// `measure` is called for blocks all the same.
+    /// Without a `stat`, `cols` is a whole row, which it measures and writes. With one, `cols` is a block of a row, which it
+    /// writes as `apply` would. The engine calls it instead of `apply` if `OWN_LOOP`, for ops that can keep something between
+    /// the two passes; `measure` is called for blocks all the same.
     ///
     /// Law: writes what `measure` and `apply` would, up to rounding.
     ///
     /// # Safety
-    /// As for `apply`; if `NEEDS_SCRATCH` and `stat` is `None`, `scratch` is valid for `cols` elements and a vector more.
+    /// As for `apply`; if `NEEDS_SCRATCH` and `stat` is `None`, `scratch` is valid for `cols.end` elements and a vector more.
     #[inline(always)]
     unsafe fn process_row<S: Simd>(
         &self,

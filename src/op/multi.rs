@@ -32,7 +32,9 @@ use candle_core::{CpuStorage, Device, Result, Shape, Storage, Tensor};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::thread::{self, ThreadId};
 
-/// An op of any number of inputs (up to nine) and outputs. As [`Op`](super::Op) where nothing else is said.
+/// An op of up to nine inputs and any number of outputs. Its methods are those of [`Op`](super::Op), but for this:
+/// inputs may differ in dtype, so that [`MultiOp::check`] has to begin with `check::same_floats` where they must not.
+/// The test `Sample` below is a small example with four inputs, two outputs and a saved tensor.
 pub(crate) trait MultiOp: Send + Sync + 'static {
     const ARGS: &'static [&'static str];
     /// How many of the outputs, the last ones, are not returned but kept for the backward (a log-sum-exp, say).
