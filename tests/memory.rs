@@ -111,7 +111,7 @@ impl Layer {
     }
 
     fn stock(&self) -> Result<()> {
-        candle_fused::reference::lora::reference_with(&self.x, &self.w, None, self.adapter())?
+        candle_fused::reference::lora::reference(&self.x, &self.w, None, self.adapter())?
             .backward()
             .map(drop)
     }
