@@ -10,6 +10,31 @@ pub fn error(op: &str, message: impl std::fmt::Display) -> Error {
     Error::Msg(format!("{op}: {message}")).bt()
 }
 
+/// The result of the function `inner`, whose error begins with `name` instead: the function that the user called.
+pub fn on_behalf_of<T>(name: &str, inner: &str, result: Result<T>) -> Result<T> {
+    result.map_err(|error| renamed(name, inner, error))
+}
+
+fn renamed(name: &str, inner: &str, error: Error) -> Error {
+    match error {
+        Error::Msg(text) => {
+            let rest = text.strip_prefix(inner);
+            match rest.and_then(|rest| rest.strip_prefix(": ")) {
+                Some(message) => Error::Msg(format!("{name}: {message}")),
+                None => Error::Msg(text),
+            }
+        }
+        Error::WithBacktrace {
+            inner: error,
+            backtrace,
+        } => Error::WithBacktrace {
+            inner: Box::new(renamed(name, inner, *error)),
+            backtrace,
+        },
+        error => error,
+    }
+}
+
 /// The error where `holds` is false. A `format_args!` for the message is only formatted then.
 #[inline]
 pub fn ensure(holds: bool, op: &str, message: impl std::fmt::Display) -> Result<()> {

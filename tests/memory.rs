@@ -3,6 +3,7 @@
 
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{DType, Device, ModuleT, Result, Tensor, Var};
+use candle_fused::nn::attention::{flash_attn, AttnMask};
 use candle_fused::nn::kv_cache::{FixedKvCache, FixedKvConfig, KvCache};
 use candle_fused::nn::lora::{LoraConfig, LoraLinear};
 use candle_fused::ops::{attention, AttentionConfig};
@@ -111,7 +112,7 @@ impl Layer {
     }
 
     fn stock(&self) -> Result<()> {
-        candle_fused::reference::lora::reference_with(&self.x, &self.w, None, self.adapter())?
+        candle_fused::reference::lora::reference(&self.x, &self.w, None, self.adapter())?
             .backward()
             .map(drop)
     }
@@ -321,5 +322,31 @@ fn attention_keeps_no_scores() -> Result<()> {
     let scores = heads * len * len * 4;
     assert!(fused.largest < scores / 2, "{} bytes", fused.largest);
     assert!(stock.largest >= scores, "{} bytes", stock.largest);
+    Ok(())
+}
+
+/// ALiBi and positions behind the last key need no bias or mask of queries × keys, which a graph would keep.
+#[test]
+fn alibi_needs_no_bias_of_scores() -> Result<()> {
+    let _alone = ALONE.lock();
+    const SEQUENCE: usize = 1024;
+    const HEADS: usize = 4;
+    let var = || Var::rand(-1f32, 1., (1, SEQUENCE, HEADS, 16), &Device::Cpu);
+    let (q, k, v) = (var()?, var()?, var()?);
+    let scores = HEADS * SEQUENCE * SEQUENCE * 4;
+    for (kv_offset, max_bias) in [(0, Some(8.0)), (700, Some(8.0)), (700, None)] {
+        let used = memory(|| {
+            let mask = AttnMask::Causal { kv_offset };
+            let y = flash_attn::<f32>(&q, &k, &v, 0.25, mask, max_bias, None)?;
+            y.sqr()?.sum_all()?.backward().map(drop)
+        })?;
+        // The table of the bias is an eighth of the scores: 64 rows, and columns for queries and keys.
+        assert!(
+            used.largest <= scores / 8,
+            "{kv_offset}: {} bytes at once",
+            used.largest
+        );
+        assert!(used.peak <= scores / 2, "{kv_offset}: {} bytes", used.peak);
+    }
     Ok(())
 }

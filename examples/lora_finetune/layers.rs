@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor};
 use candle_fused::nn::lora::{self, LoraBuilder, LoraEmbedding, LoraLinear};
 use candle_fused::nn::{self, Module, ModuleT, RmsNorm, VarBuilder};
-use candle_fused::ops::{self, Act, Mask};
+use candle_fused::ops::{self, Act, Adapter, Mask};
 
 const EPS: f64 = 1e-5;
 
@@ -87,9 +87,7 @@ fn stock_lora(layer: &LoraLinear, x: &Tensor) -> Result<Tensor> {
                 x,
                 weight,
                 None,
-                adapter.a(),
-                adapter.b(),
-                scale,
+                Adapter::new(adapter.a(), adapter.b(), scale),
             )
         }
         None => candle_fused::reference::linear::reference(x, weight, None),

@@ -9,7 +9,7 @@ use crate::{model, train};
 use candle_core::{Result, Tensor, Var};
 use candle_fused::nn::lora::LoraConfig;
 use candle_fused::nn::{AdamW, Optimizer};
-use candle_fused::ops;
+use candle_fused::ops::{self, Adapter};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -79,7 +79,10 @@ pub fn layer(dim: usize, rows: usize, rank: usize, rng: &mut Rng) -> Result<Peak
         what: format!("one {dim}×{dim} layer, {rows} rows"),
         stock: peak(|| {
             step(candle_fused::reference::lora::reference(
-                &x, &weight, None, &a, &b, 2.0,
+                &x,
+                &weight,
+                None,
+                Adapter::new(&a, &b, 2.0),
             ))
         })?,
         fused: peak(|| step(ops::lora(&x, &weight, None, &a, &b, 2.0)))?,

@@ -2,7 +2,7 @@
 //! alone, so that a sum has the same bits on every run.
 
 use super::alloc;
-use super::element::Element;
+use super::element::{convert, Element};
 use super::parallel::{self, Shared};
 use super::pieces::{for_each_piece, Pieces};
 use super::simd::{dispatch, Kernel, Simd, MAX_LANES};
@@ -151,8 +151,7 @@ impl<I: Element, O: Element> Kernel for SumRows<'_, I, O> {
                 }
                 row += rows;
             }
-            let out = self.out.get();
-            for_each_piece(s, 0..self.cols, &Write { sums, out });
+            convert(s, sums.cast_const(), self.out.get(), self.cols);
         }
     }
 }
@@ -201,23 +200,6 @@ impl<I: Element> Pieces for AddFew<I> {
             }
             let sums = self.sums.add(c);
             s.store_f32(sums, s.add(s.load_f32(sums), sum));
-        }
-    }
-}
-
-/// Rounds the sums to the dtype.
-struct Write<O> {
-    sums: *const f32,
-    out: *mut O,
-}
-
-impl<O: Element> Pieces for Write<O> {
-    #[inline(always)]
-    unsafe fn piece<S: Simd, const FULL: bool>(&self, s: S, c: usize, left: usize) {
-        // SAFETY: `out` has the elements that the caller names, and the sums have a whole vector from there on.
-        unsafe {
-            let sum = s.load_f32(self.sums.add(c));
-            O::store_piece::<S, FULL>(s, self.out.add(c), left, sum);
         }
     }
 }

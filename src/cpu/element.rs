@@ -176,6 +176,18 @@ element! {
     u16; load_bf16, load_few_bf16, store_bf16, store_few_bf16
 }
 
+/// Converts `n` elements to another dtype, rounded to nearest.
+///
+/// # Safety
+/// `from` is valid for reads and `to` for writes of `n` elements. They don't overlap.
+#[inline(always)]
+pub unsafe fn convert<S: Simd, I: Element, O: Element>(s: S, from: *const I, to: *mut O, n: usize) {
+    for i in (0..n).step_by(S::LANES) {
+        // SAFETY: n − i elements are left from i on.
+        unsafe { O::store_upto(s, to.add(i), n - i, I::load_upto(s, from.add(i), n - i)) };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,7 +5,7 @@ use candle_core::{Result, Tensor};
 
 pub use candle_nn::loss::*;
 
-/// Every target counts.
+/// Stock's losses have no target that is ignored.
 fn every_target() -> CrossEntropyConfig {
     CrossEntropyConfig {
         ignore_index: None,

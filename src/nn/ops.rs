@@ -1,6 +1,7 @@
 //! [`candle_nn::ops`] on fused kernels that are differentiable.
 
 use super::attention::cpu_flash::additive_mask;
+use crate::check;
 use crate::ops::{self, AttentionConfig};
 use candle_core::shape::Dim;
 use candle_core::{ModuleT, Result, Tensor};
@@ -24,7 +25,7 @@ pub fn log_softmax<D: Dim>(xs: &Tensor, dim: D) -> Result<Tensor> {
 
 /// `silu(gate) · up` of the two halves of the last dim.
 pub fn swiglu(xs: &Tensor) -> Result<Tensor> {
-    ops::swiglu_packed(xs)
+    check::on_behalf_of("swiglu", "swiglu_packed", ops::swiglu_packed(xs))
 }
 
 /// x, times the slope where x is negative.
@@ -75,7 +76,7 @@ pub fn sdpa(
         softcap: Some(softcapping).filter(|&cap| cap != 1.0),
         ..Default::default()
     };
-    ops::attention(q, k, v, &config)
+    check::on_behalf_of("sdpa", "attention", ops::attention(q, k, v, &config))
 }
 
 /// Dropout with a fresh mask at each call. [`ops::dropout()`] takes an explicit seed.

@@ -36,37 +36,35 @@ const fn rope_of(pairs: RopePairs, layout: RopeLayout) -> Rope {
 /// Unlike stock, the tables of a batch may be longer than x too. Tables for a part of a head, or x without a batch, are for
 /// [`ops::rope`].
 pub fn rope(xs: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
-    check_whole("rope", xs, cos)?;
-    ops::rope(xs, cos, sin, &HALF)
+    rotated("rope", xs, cos, sin, &HALF)
 }
 
 /// [`rope`] of neighbouring elements.
 pub fn rope_i(xs: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
-    check_whole("rope_i", xs, cos)?;
-    ops::rope(xs, cos, sin, &INTERLEAVED)
+    rotated("rope_i", xs, cos, sin, &INTERLEAVED)
 }
 
 /// [`rope`] of `[batch, positions, heads, dim]`.
 pub fn rope_thd(xs: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
-    check_whole("rope_thd", xs, cos)?;
-    ops::rope(xs, cos, sin, &THD)
+    rotated("rope_thd", xs, cos, sin, &THD)
 }
 
 /// x has four dims and cos a number for each pair of a head's elements, as stock demands.
-fn check_whole(name: &str, xs: &Tensor, cos: &Tensor) -> Result<()> {
+fn rotated(name: &str, xs: &Tensor, cos: &Tensor, sin: &Tensor, rope: &Rope) -> Result<Tensor> {
     let (x, table) = (xs.dims(), cos.dims());
     let message = format_args!("got xs of shape {x:?}, expected four dims");
     check::ensure(x.len() == 4, name, message)?;
     let (pairs, dim) = (table.last().copied().unwrap_or(0), x[3]);
     let message =
         format_args!("got cos of shape {table:?}, expected a last dim of half of xs's {dim}");
-    check::ensure(dim % 2 == 0 && pairs == dim / 2, name, message)
+    check::ensure(dim % 2 == 0 && pairs == dim / 2, name, message)?;
+    check::on_behalf_of(name, "rope", ops::rope(xs, cos, sin, rope))
 }
 
 /// [`rope`], which is no slower here. Arguments that only stock's composition takes go to it.
 pub fn rope_slow(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
     match are_plain(x, cos, sin)? {
-        true => rope(x, cos, sin),
+        true => rotated("rope_slow", x, cos, sin, &HALF),
         false => stock::rope_slow(x, cos, sin),
     }
 }
@@ -74,12 +72,12 @@ pub fn rope_slow(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
 /// [`rope_i`], which is no slower here. Arguments that only stock's composition takes go to it.
 pub fn rope_i_slow(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
     match are_plain(x, cos, sin)? {
-        true => rope_i(x, cos, sin),
+        true => rotated("rope_i_slow", x, cos, sin, &INTERLEAVED),
         false => stock::rope_i_slow(x, cos, sin),
     }
 }
 
-/// Whether these are a head's four dims and a table for all of them.
+/// Whether [`rope`] takes these arguments: x has four dims, and the tables a number for each pair of a head's elements.
 fn are_plain(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<bool> {
     if x.rank() != 4 || cos.rank() != 2 || cos.dims() != sin.dims() {
         return Ok(false);

@@ -74,7 +74,7 @@ exports! {
     kl_div: kl_div, Distribution, KlDiv = reference;
     linear: frozen_linear, linear, Linear = reference;
     linear_cross_entropy: linear_cross_entropy, LinearCrossEntropyConfig = reference;
-    lora: lora, lora_trained, lora_with, Adapter, AdapterDropout, FrozenWeight, Lora = reference, reference_with;
+    lora: lora, lora_trained, lora_with, Adapter, AdapterDropout, FrozenWeight, Lora = reference;
     lora_gather: lora_gather, LoraGather, NO_ADAPTER = reference;
     matmul_act: linear_act, matmul_act, MatmulAct = reference;
     mixed_matmul: mixed_matmul, MixedMatmul = reference;

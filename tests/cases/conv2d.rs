@@ -97,7 +97,7 @@ fn convolution(name: &str, args: &[Arg], config: Conv2dConfig, act: Act) -> OpCa
         name,
         args,
         move |t| conv2d(&t[0], &t[1], t.get(2), config, act),
-        move |t| reference(&t[0], &t[1], t.get(2), config.into(), act),
+        move |t| reference(&t.iter().collect::<Vec<_>>(), config.into(), act),
     )
     .stock(move |t| {
         let z = t[0].conv2d(&t[1], config.padding, config.stride, 1, config.groups)?;
@@ -130,7 +130,7 @@ fn sequence() -> OpCase {
         move |t| {
             let (x, w) = (t[0].unsqueeze(2)?, t[1].unsqueeze(2)?);
             let window = Conv2dParams::from(config);
-            reference(&x, &w, Some(&t[2]), window, Act::Tanh)?.squeeze(2)
+            reference(&[&x, &w, &t[2]], window, Act::Tanh)?.squeeze(2)
         },
     )
     .stock(|t| {
@@ -154,7 +154,7 @@ fn transposed() -> OpCase {
         move |t| conv_transpose2d(&t[0], &t[1], Some(&t[2]), config, Act::Silu),
         move |t| {
             let window = Conv2dParams::from(config);
-            transposed_reference(&t[0], &t[1], Some(&t[2]), window, [1; 2], Act::Silu)
+            transposed_reference(&[&t[0], &t[1], &t[2]], window, [1; 2], Act::Silu)
         },
     )
     .stock(move |t| {

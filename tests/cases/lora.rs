@@ -5,7 +5,7 @@ use super::size::{size, ONE_ROW, TINY};
 use super::{zeros, Arg, Fill, Kind, OpCase, Reject};
 use candle_core::{DType, Device, Result, Tensor};
 use candle_fused::ops::{lora, lora_trained, lora_with, Adapter, AdapterDropout, Lora};
-use candle_fused::reference::lora::{reference, reference_with};
+use candle_fused::reference::lora::reference;
 
 const OP: &str = "lora";
 const SCALE: f32 = 0.375;
@@ -33,14 +33,14 @@ pub fn cases() -> Vec<OpCase> {
             "lora_no_bias",
             &[X, weight::<40>().constant(), a::<8>(), b::<40, 8>()],
             |t| lora(&t[0], &t[1], None, &t[2], &t[3], SCALE),
-            |t| reference(&t[0], &t[1], None, &t[2], &t[3], SCALE),
+            |t| reference(&t[0], &t[1], None, plain(&t[2], &t[3])),
         ),
         OpCase::new(
             OP,
             "lora_dropout",
             &[X, weight::<33>().constant(), a::<8>(), b::<33, 8>()],
             |t| lora_with(&t[0], &t[1].clone().into(), None, dropping(t)),
-            |t| reference_with(&t[0], &t[1], None, dropping(t)),
+            |t| reference(&t[0], &t[1], None, dropping(t)),
         )
         .composed(),
         OpCase::new(
@@ -48,7 +48,7 @@ pub fn cases() -> Vec<OpCase> {
             "lora_trained_base",
             &[X, weight::<33>(), bias::<33>(), a::<4>(), b::<33, 4>()],
             |t| lora_trained(&t[0], &t[1], Some(&t[2]), plain(&t[3], &t[4])),
-            |t| reference_with(&t[0], &t[1], Some(&t[2]), plain(&t[3], &t[4])),
+            |t| reference(&t[0], &t[1], Some(&t[2]), plain(&t[3], &t[4])),
         )
         .composed(),
     ];
@@ -73,7 +73,7 @@ fn square<const RANK: usize>() -> OpCase {
         format!("lora_square_{RANK}"),
         &args,
         |t| lora(&t[0], &t[1], None, &t[2], &t[3], SCALE),
-        |t| reference(&t[0], &t[1], None, &t[2], &t[3], SCALE),
+        |t| reference(&t[0], &t[1], None, plain(&t[2], &t[3])),
     )
     .product(&[&[1, 64], &[10, 33]])
     .sizes([
@@ -105,7 +105,7 @@ fn frozen<const OUTPUTS: usize, const RANK: usize>() -> OpCase {
         format!("lora_rank_{RANK}"),
         &args,
         |t| lora(&t[0], &t[1], Some(&t[2]), &t[3], &t[4], SCALE),
-        |t| reference(&t[0], &t[1], Some(&t[2]), &t[3], &t[4], SCALE),
+        |t| reference(&t[0], &t[1], Some(&t[2]), plain(&t[3], &t[4])),
     )
 }
 

@@ -34,7 +34,8 @@ fn gathered() -> OpCase {
         },
         |t| {
             let (scales, rows) = routes(&t[0])?;
-            reference(&t[0], &t[1], Some(&t[2]), &t[3], &t[4], &scales, &rows)
+            let op = LoraGather::new(&t[1], Some(&t[2]), &scales, &rows)?;
+            reference(&t[0], &t[3], &t[4], &op)
         },
     )
 }

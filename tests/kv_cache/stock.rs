@@ -132,12 +132,15 @@ fn scattered_caches_are_stocks() -> Result<()> {
             assert_same(got.mask(), want.mask())?;
             assert_eq!(ours.positions(), stock.positions());
             let k = signal(&[2, 3, n, 4], i as u64, device)?;
+            let v = signal(&[2, 3, n, 4], 10 + i as u64, device)?;
             let (got, want) = (
-                our_cache.append(&by_heads(&k)?, &k, &got)?,
-                stock_cache.append(&k, &k, &want)?,
+                our_cache.append(&by_heads(&k)?, &by_heads(&v)?, &got)?,
+                stock_cache.append(&k, &v, &want)?,
             );
             assert_same(&got.0, &want.0)?;
             assert_same(&got.1, &want.1)?;
+            assert_same(our_cache.k(), stock_cache.k())?;
+            assert_same(our_cache.v(), stock_cache.v())?;
         }
         // Masks of sequences that take no part, too.
         for (n, active) in [(1, [true, false]), (3, [false, true]), (7, [true, true])] {
@@ -157,37 +160,41 @@ fn scattered_caches_lose_nothing() -> Result<()> {
     for device in devices() {
         let mut builder = ours::ScatteredCacheBuilder::new(2, 4, DType::F32, device)?;
         let mut cache = builder.make_cache(1, 2)?;
-        let long = signal(&[2, 1, 6, 2], 1, device)?;
+        let long = [1, 3].map(|seed| signal(&[2, 1, 6, 2], seed, device));
+        let [long_k, long_v] = [&long[0], &long[1]].map(|x| x.as_ref().expect("a tensor"));
         let step = builder.indices_and_mask(6, &[true, true])?;
-        let (k, _) = cache.append(&long, &long, &step)?;
-        assert_same(&k, &long)?;
+        let (k, v) = cache.append(long_k, long_v, &step)?;
+        assert_same(&k, long_k)?;
+        assert_same(&v, long_v)?;
         // Tokens 2 to 5 in slots 2, 3, 0, 1.
-        let want = Tensor::cat(&[long.narrow(2, 4, 2)?, long.narrow(2, 2, 2)?], 2)?;
-        assert_same(cache.k(), &want)?;
-        let before = flat(&cache.k().get(1)?)?;
+        let kept = |x: &Tensor| Tensor::cat(&[x.narrow(2, 4, 2)?, x.narrow(2, 2, 2)?], 2);
+        let (want_k, want_v) = (kept(long_k)?, kept(long_v)?);
+        assert_same(cache.k(), &want_k)?;
+        assert_same(cache.v(), &want_v)?;
         let token = signal(&[2, 1, 1, 2], 2, device)?;
+        let token_v = signal(&[2, 1, 1, 2], 4, device)?;
         let step = builder.indices_and_mask(1, &[true, false])?;
         let other = cache.clone();
-        cache.append(&token, &token, &step)?;
-        assert_eq!(flat(&cache.k().get(1)?)?, before);
-        assert_eq!(
-            flat(&cache.k().get(0)?.narrow(1, 2, 1)?)?,
-            flat(&token.get(0)?)?
-        );
-        assert_same(other.k(), &want)?;
+        cache.append(&token, &token_v, &step)?;
+        for (now, before, new) in [(cache.k(), &want_k, &token), (cache.v(), &want_v, &token_v)] {
+            assert_same(&now.get(1)?, &before.get(1)?)?;
+            assert_same(&now.get(0)?.narrow(1, 2, 1)?, &new.get(0)?)?;
+        }
+        assert_same(other.k(), &want_k)?;
+        assert_same(other.v(), &want_v)?;
         assert!(builder.indices_and_mask(1, &[true]).is_err());
-        assert!(cache.append(&long, &long, &step).is_err());
+        assert!(cache.append(long_k, long_v, &step).is_err());
         // A step of another batch.
         let mut one = ours::ScatteredCacheBuilder::new(1, 4, DType::F32, device)?;
         let step = one.indices_and_mask(1, &[true])?;
-        let before = flat(cache.k())?;
+        let before = [flat(cache.k())?, flat(cache.v())?];
         let words = [
             "ScatteredKvCache::append: got",
             "2 sequences",
             "1 sequences",
         ];
         says(cache.append(&token, &token, &step), &words);
-        assert_eq!(flat(cache.k())?, before);
+        assert_eq!([flat(cache.k())?, flat(cache.v())?], before);
     }
     Ok(())
 }

@@ -52,9 +52,7 @@ fn long_sums_of_f16_stay_accurate() -> Result<()> {
                 &exact(&x)?,
                 &exact(&w)?,
                 None,
-                &exact(&a)?,
-                &exact(&b)?,
-                0.5,
+                Adapter::new(&exact(&a)?, &exact(&b)?, 0.5),
             )?;
             let error = error(&got, &want)?;
             assert!(error <= 2e-3, "{rows} rows: {error:e}");
@@ -104,7 +102,7 @@ fn a_quantised_base_trains() -> Result<()> {
                 let y = lora_with(&x, &w.clone().into(), Some(&bias), adapter)?;
                 let base = QMatMul::from_arc(w.clone())?.forward(&x.detach())?;
                 let zero = dense.zeros_like()?;
-                let low = candle_fused::reference::lora::reference_with(
+                let low = candle_fused::reference::lora::reference(
                     &x.detach(),
                     &zero,
                     Some(&bias),
@@ -116,13 +114,10 @@ fn a_quantised_base_trains() -> Result<()> {
 
                 let g = signal(&[2, 3, 40], 6, device)?;
                 let got = (&y * &g)?.backward()?;
-                let want = (candle_fused::reference::lora::reference_with(
-                    &x,
-                    &dense,
-                    Some(&bias),
-                    adapter,
-                )? * &g)?
-                    .backward()?;
+                let want =
+                    (candle_fused::reference::lora::reference(&x, &dense, Some(&bias), adapter)?
+                        * &g)?
+                        .backward()?;
                 for (name, t) in [("x", &x), ("a", &a), ("b", &b)] {
                     let (Some(got), Some(want)) = (got.get(t), want.get(t)) else {
                         panic!("{dtype:?}: no gradient to {name}")

@@ -114,7 +114,8 @@ fn ranks_beyond_a_tile() -> Result<()> {
             let (x, w) = (of(&[rows, 40], 1)?, of(&[24, 40], 2)?);
             let (a, b) = (of(&[600, 40], 3)?, of(&[24, 600], 4)?);
             let y = lora(&x, &w, None, &a, &b, 0.5)?;
-            let want = candle_fused::reference::lora::reference(&x, &w, None, &a, &b, 0.5)?;
+            let want =
+                candle_fused::reference::lora::reference(&x, &w, None, Adapter::new(&a, &b, 0.5))?;
             assert!(error(&y, &want)? < 1e-5, "{rows} rows");
         }
     }
@@ -132,7 +133,12 @@ fn bases_of_large_tiles() -> Result<()> {
             let (a, b) = (of(&[2, 8], 3)?, of(&[512, 2], 4)?);
             let y = lora(&x, &w, None, &a, &b, 0.5)?.to_dtype(DType::F32)?;
             let [x, w, a, b] = [x, w, a, b].map(|t| t.to_dtype(DType::F32));
-            let want = candle_fused::reference::lora::reference(&x?, &w?, None, &a?, &b?, 0.5)?;
+            let want = candle_fused::reference::lora::reference(
+                &x?,
+                &w?,
+                None,
+                Adapter::new(&a?, &b?, 0.5),
+            )?;
             assert!(error(&y, &want)? < bound, "{dtype:?}");
         }
     }

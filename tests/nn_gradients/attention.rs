@@ -2,10 +2,12 @@
 
 use super::cases;
 use super::ops::softmax;
-use crate::tensors::error;
-use candle_core::{DType, Device, Result, Tensor, D};
+use crate::tensors::{error, signal};
+use candle_core::backprop::GradStore;
+use candle_core::{DType, Device, Result, Tensor, Var, D};
 use candle_fused::nn::attention::cpu_flash::standard;
-use candle_fused::nn::attention::{flash_attn, AttnMask};
+use candle_fused::nn::attention::{flash_attn, flash_attn_varlen_cpu, AttnMask};
+use candle_fused::ops::{attention, AttentionConfig, AttentionLayout};
 
 /// `[heads, queries, keys]` of what each head adds to its scores.
 type Bias<'a> = Option<&'a Tensor>;
@@ -28,6 +30,13 @@ fn composed(q: &Tensor, k: &Tensor, v: &Tensor, cap: Option<f64>, bias: Bias) ->
         scores = scores.broadcast_add(bias)?;
     }
     softmax(&scores)?.matmul(&v.contiguous()?)
+}
+
+/// As [`composed`], in f64: where one weight is nearly 1, the composition in f32 has few digits of the gradients.
+fn composed_in_f64(q: &Tensor, k: &Tensor, v: &Tensor, bias: Bias) -> Result<Tensor> {
+    let wide = |x: &Tensor| x.to_dtype(DType::F64);
+    let bias = bias.map(wide).transpose()?;
+    composed(&wide(q)?, &wide(k)?, &wide(v)?, None, bias.as_ref())?.to_dtype(q.dtype())
 }
 
 /// 0 where key j is seen by query i, −∞ elsewhere.
@@ -124,9 +133,9 @@ fn rope_i(x: &Tensor) -> Result<Tensor> {
 
 cases! {
     "ops::sdpa" => [[1, 2, 3, 32], [1, 1, 4, 32], [1, 1, 4, 32], [1, 1, 3, 4]]
-        // Small scores: where one weight is nearly 1, f32 has few digits of the gradients.
-        |t| nn::ops::sdpa(&(&t[0] * 0.1)?, &t[1], &t[2], Some(&t[3]), false, 0.5, 1.0),
-        |t| composed(&(&t[0] * 0.1)?, &t[1], &t[2], None, Some(&t[3]));
+        // Where a weight is nearly 1, its gradient is a small difference of large numbers. So not larger still.
+        |t| nn::ops::sdpa(&(&t[0] * 0.5)?, &t[1], &t[2], Some(&t[3]), false, 0.5, 1.0),
+        |t| composed_in_f64(&(&t[0] * 0.5)?, &t[1], &t[2], Some(&t[3]));
     "ops::sdpa" => [[1, 2, 3, 4], [1, 1, 4, 4], [1, 1, 4, 4]]
         |t| nn::ops::sdpa(&t[0], &t[1], &t[2], None, true, 0.5, 2.0),
         |t| composed(&t[0], &t[1], &t[2], Some(2.0), Some(&hide(3, 4, t[0].device(), |i, j| j <= i + 1)?));
@@ -257,6 +266,122 @@ fn offsets_beyond_the_keys() -> Result<()> {
         };
         assert!(error(&run(None)?, &flash(&t, None, None)?)? < 1e-5);
         assert!(error(&run(Some(2.0))?, &flash(&t, None, Some(&bias))?)? < 1e-5);
+    }
+    Ok(())
+}
+
+/// Attention with the whole `[heads, queries, keys]` of ALiBi's bias as a mask, of `[tokens, heads, dim]`; −∞ where `sees(position,
+/// key)` is false. The first query is at position `first`.
+fn by_mask(
+    t: &[Tensor],
+    slopes: &Tensor,
+    first: i64,
+    sees: impl Fn(i64, i64) -> bool,
+) -> Result<Tensor> {
+    let (queries, keys, device) = (t[0].dim(0)?, t[1].dim(0)?, t[0].device());
+    let distance = |i: usize, j: usize| (first + i as i64 - j as i64).abs() as f32;
+    let distances = (0..queries).flat_map(|i| (0..keys).map(move |j| -distance(i, j)));
+    let distances = Tensor::from_vec(distances.collect::<Vec<_>>(), (queries, keys), device)?;
+    let hidden = hide(queries, keys, device, |i, j| sees(first + i, j))?;
+    let bias = slopes.reshape(((), 1, 1))?.broadcast_mul(&distances)?;
+    let config = AttentionConfig {
+        scale: Some(0.5),
+        mask: Some(bias.broadcast_add(&hidden)?),
+        layout: AttentionLayout::Bshd,
+        ..Default::default()
+    };
+    let [q, k, v] = [0, 1, 2].map(|i| t[i].unsqueeze(0));
+    attention(&q?, &k?, &v?, &config)?.squeeze(0)
+}
+
+/// The results and the gradients of two functions of the same variables.
+fn assert_same_gradients(
+    what: &str,
+    vars: &[Var],
+    got: impl Fn(&[Tensor]) -> Result<Tensor>,
+    want: impl Fn(&[Tensor]) -> Result<Tensor>,
+) -> Result<()> {
+    let args: Vec<Tensor> = vars.iter().map(|var| var.as_tensor().clone()).collect();
+    let (got, want) = (got(&args)?, want(&args)?);
+    assert!(error(&got, &want)? < 1e-5, "{what}");
+    let weights = signal(got.dims(), 9, got.device())?;
+    let grads = |y: Tensor| (y * &weights)?.sum_all()?.backward();
+    let (got, want) = (grads(got)?, grads(want)?);
+    for (i, var) in vars.iter().enumerate() {
+        let grad = |grads: &GradStore| grads.get(var).expect("a gradient").clone();
+        let off = error(&grad(&got), &grad(&want))?;
+        assert!(off < 1e-4, "{what}: argument {i} is off by {off}");
+    }
+    Ok(())
+}
+
+/// More queries than one block of ALiBi's table has, at all kinds of positions.
+#[test]
+fn alibi_in_blocks_of_queries() -> Result<()> {
+    let device = &Device::Cpu;
+    let vars = |queries: usize, keys: usize| -> Result<Vec<Var>> {
+        let dims = [[queries, 2, 4], [keys, 1, 4], [keys, 1, 4]];
+        let var = |(i, dims): (usize, &[usize; 3])| super::var(dims, i, device);
+        dims.iter().enumerate().map(var).collect()
+    };
+    let slopes = Tensor::new(&[0.5f32, 0.25], device)?;
+    let batched = |t: &[Tensor], mask: AttnMask| -> Result<Tensor> {
+        let [q, k, v] = [0, 1, 2].map(|i| t[i].unsqueeze(0));
+        let y = flash_attn::<f32>(&q?, &k?, &v?, 0.5, mask, Some(2.0), None)?;
+        y.squeeze(0)?.transpose(0, 1)
+    };
+    let t = vars(150, 170)?;
+    for kv_offset in [0, 20, 33, 100] {
+        let mask = || AttnMask::Causal { kv_offset };
+        assert_same_gradients(
+            &format!("an offset of {kv_offset}"),
+            &t,
+            |t| batched(t, mask()),
+            |t| by_mask(t, &slopes, kv_offset as i64, |p, j| j <= p),
+        )?;
+    }
+    assert_same_gradients(
+        "not causal",
+        &t,
+        |t| batched(t, AttnMask::None),
+        |t| by_mask(t, &slopes, 20, |_, _| true),
+    )?;
+    // With windows, and with queries that see nothing.
+    for (queries, keys, left, right) in [
+        (150, 170, Some(40), Some(7)),
+        (150, 170, Some(90), None),
+        (180, 100, Some(30), Some(5)),
+        (64, 64, Some(3), Some(0)),
+    ] {
+        let mut t = vars(queries, keys)?;
+        t.push(Var::from_tensor(&slopes)?);
+        let first = keys as i64 - queries as i64;
+        let lengths = |n: usize| Tensor::new(&[n as u32], device);
+        assert_same_gradients(
+            &format!("{queries} queries, {keys} keys, {left:?} and {right:?}"),
+            &t,
+            |t| {
+                let (of_q, of_k) = (lengths(queries)?, lengths(keys)?);
+                flash_attn_varlen_cpu(
+                    &t[0],
+                    &t[1],
+                    &t[2],
+                    Some(&t[3]),
+                    &of_q,
+                    &of_k,
+                    queries,
+                    keys,
+                    0.5,
+                    false,
+                    left,
+                    right,
+                )
+            },
+            |t| {
+                let (left, right) = (left.unwrap_or(0) as i64, right.unwrap_or(0) as i64);
+                by_mask(t, &t[3], first, |p, j| j >= p - left && j <= p + right)
+            },
+        )?;
     }
     Ok(())
 }

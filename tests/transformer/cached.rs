@@ -6,7 +6,7 @@ use crate::tensors::{error, signal, var};
 use candle_core::{DType, Device, Result, Tensor};
 use candle_fused::nn::kv_cache::{FixedKvCache, FixedKvConfig, KvCache};
 use candle_fused::nn::transformer::{attention, Attention, RotaryTables};
-use candle_fused::nn::Module;
+use candle_fused::nn::{Module, RmsNorm};
 use candle_fused::ops::{AttentionConfig, PackedSequences};
 
 fn causal() -> AttentionConfig {
@@ -36,8 +36,11 @@ fn later_tokens_change_no_gradient() -> Result<()> {
             false => (name.clone(), t.detach()),
         };
         let frozen = Weights(w.0.iter().map(part).collect());
-        // Without rotation, whose keys track what its queries do.
         let by_q = attention(SIZES, frozen.vb(device))?;
+        let rotated = by_q.clone().with_rotary(tables(device)?);
+        let norm =
+            || -> Result<RmsNorm> { Ok(RmsNorm::new(Tensor::ones(6, DType::F32, device)?, 1e-5)) };
+        let normed = rotated.clone().with_norms(norm()?, norm()?);
         let sinks = var(&[4], 6, device)?;
         let by_sinks = by_q.detached().with_rotary(tables(device)?);
         let by_sinks = by_sinks.with_config(AttentionConfig {
@@ -46,7 +49,8 @@ fn later_tokens_change_no_gradient() -> Result<()> {
         });
         let x = signal(&[2, 3, HIDDEN], 5, device)?;
         let other = signal(&[2, 3, HIDDEN], 9, device)?;
-        for (layer, to) in [(by_q, w.get("q_proj.weight")), (by_sinks, &sinks)] {
+        let q = w.get("q_proj.weight");
+        for (layer, to) in [(by_q, q), (rotated, q), (normed, q), (by_sinks, &sinks)] {
             let want = gradient(&layer.forward(&x)?, to)?;
             let mut cache = KvCache::new(2, 8);
             let y = layer.forward_with(&x, None, Some(&mut cache))?;

@@ -11,7 +11,7 @@ mod portable;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-use super::simd::MAX_LANES;
+use super::simd::{available, if_portable, MAX_LANES};
 #[cfg(target_arch = "x86_64")]
 use crate::check;
 use std::sync::OnceLock;
@@ -173,12 +173,7 @@ impl ByteIsa {
         };
         #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         let native = [];
-        #[cfg(any(test, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
-        let portable = Some(ByteIsa::Portable);
-        #[cfg(not(any(test, not(any(target_arch = "x86_64", target_arch = "aarch64")))))]
-        let portable = None;
-        let here = native.into_iter().filter(|(here, _)| *here);
-        here.map(|(_, isa)| isa).chain(portable).collect()
+        available(native, if_portable!(ByteIsa::Portable))
     }
 
     /// Runs the kernel with this instruction set.

@@ -278,6 +278,30 @@ pub enum Isa {
     Portable,
 }
 
+/// `Some` of its argument where there is an instruction set of plain Rust: on other architectures, and in tests.
+#[cfg(any(test, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+macro_rules! if_portable {
+    ($isa:expr) => {
+        Some($isa)
+    };
+}
+#[cfg(not(any(test, not(any(target_arch = "x86_64", target_arch = "aarch64")))))]
+macro_rules! if_portable {
+    ($isa:expr) => {
+        None
+    };
+}
+pub(super) use if_portable;
+
+/// The instruction sets whose features this CPU has, and the portable one.
+pub(super) fn available<I>(
+    native: impl IntoIterator<Item = (bool, I)>,
+    portable: Option<I>,
+) -> Vec<I> {
+    let here = native.into_iter().filter(|(here, _)| *here);
+    here.map(|(_, isa)| isa).chain(portable).collect()
+}
+
 impl Isa {
     /// What this CPU can run, best first.
     pub fn available() -> Vec<Isa> {
@@ -291,12 +315,7 @@ impl Isa {
         let native = [(true, Isa::Neon)];
         #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         let native = [];
-        #[cfg(any(test, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
-        let portable = Some(Isa::Portable);
-        #[cfg(not(any(test, not(any(target_arch = "x86_64", target_arch = "aarch64")))))]
-        let portable = None;
-        let here = native.into_iter().filter(|(here, _)| *here);
-        here.map(|(_, isa)| isa).chain(portable).collect()
+        available(native, if_portable!(Isa::Portable))
     }
 
     /// Runs the kernel with this instruction set.

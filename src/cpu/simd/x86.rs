@@ -79,6 +79,24 @@ macro_rules! reduce {
     }};
 }
 
+/// The rows with each square of 4 × 4 inside 128 bits transposed; the squares have yet to be put in their order. The rows of a
+/// square begin at one of the `groups`.
+macro_rules! transposed_fours {
+    ($rows:ident, $groups:expr, $to_pairs:ident, $from_pairs:ident, [$low:ident, $high:ident, $low_pair:ident, $high_pair:ident]) => {{
+        let mut fours = $rows;
+        for g in $groups {
+            let [a, b] = [(0, 1), (2, 3)].map(|(i, j)| $low($rows[g + i], $rows[g + j]));
+            let [c, d] = [(0, 1), (2, 3)].map(|(i, j)| $high($rows[g + i], $rows[g + j]));
+            let [a, b, c, d] = [a, b, c, d].map(|x| $to_pairs(x));
+            fours[g] = $from_pairs($low_pair(a, b));
+            fours[g + 1] = $from_pairs($high_pair(a, b));
+            fours[g + 2] = $from_pairs($low_pair(c, d));
+            fours[g + 3] = $from_pairs($high_pair(c, d));
+        }
+        fours
+    }};
+}
+
 impl Simd for Avx2 {
     one_instruction_each!(narrow, run_avx2, 8 of __m256, __m256i, __m256);
 
@@ -89,16 +107,10 @@ impl Simd for Avx2 {
         reduce_add(a: __m256) -> f32 = reduce!(a, _mm_add_ps);
         reduce_max(a: __m256) -> f32 = reduce!(a, _mm_max_ps);
         transpose(rows: [__m256; MAX_LANES]) -> [__m256; MAX_LANES] = {
-            let mut fours = rows;
-            for g in [0, 4] {
-                let [a, b] = [(0, 1), (2, 3)].map(|(i, j)| _mm256_unpacklo_ps(rows[g + i], rows[g + j]));
-                let [c, d] = [(0, 1), (2, 3)].map(|(i, j)| _mm256_unpackhi_ps(rows[g + i], rows[g + j]));
-                let [a, b, c, d] = [a, b, c, d].map(|x| _mm256_castps_pd(x));
-                fours[g] = _mm256_castpd_ps(_mm256_unpacklo_pd(a, b));
-                fours[g + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(a, b));
-                fours[g + 2] = _mm256_castpd_ps(_mm256_unpacklo_pd(c, d));
-                fours[g + 3] = _mm256_castpd_ps(_mm256_unpackhi_pd(c, d));
-            }
+            let fours = transposed_fours!(
+                rows, [0, 4], _mm256_castps_pd, _mm256_castpd_ps,
+                [_mm256_unpacklo_ps, _mm256_unpackhi_ps, _mm256_unpacklo_pd, _mm256_unpackhi_pd]
+            );
             let mut columns = rows;
             for i in 0..4 {
                 columns[i] = _mm256_permute2f128_ps::<0x20>(fours[i], fours[i + 4]);
@@ -199,17 +211,10 @@ impl Simd for Avx512 {
         reduce_add(a: __m512) -> f32 = _mm512_reduce_add_ps(a);
         reduce_max(a: __m512) -> f32 = _mm512_reduce_max_ps(a);
         transpose(rows: [__m512; MAX_LANES]) -> [__m512; MAX_LANES] = {
-            // Squares of 4 × 4 inside of each 128 bits, then their order.
-            let mut fours = rows;
-            for g in [0, 4, 8, 12] {
-                let [a, b] = [(0, 1), (2, 3)].map(|(i, j)| _mm512_unpacklo_ps(rows[g + i], rows[g + j]));
-                let [c, d] = [(0, 1), (2, 3)].map(|(i, j)| _mm512_unpackhi_ps(rows[g + i], rows[g + j]));
-                let [a, b, c, d] = [a, b, c, d].map(|x| _mm512_castps_pd(x));
-                fours[g] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
-                fours[g + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
-                fours[g + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(c, d));
-                fours[g + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(c, d));
-            }
+            let fours = transposed_fours!(
+                rows, [0, 4, 8, 12], _mm512_castps_pd, _mm512_castpd_ps,
+                [_mm512_unpacklo_ps, _mm512_unpackhi_ps, _mm512_unpacklo_pd, _mm512_unpackhi_pd]
+            );
             let mut columns = rows;
             for i in 0..4 {
                 let [a, b, c, d] = [0, 4, 8, 12].map(|g| fours[g + i]);

@@ -1,8 +1,9 @@
-//! [`candle_nn::attention::cpu_flash`], on every device.
+//! [`candle_nn::attention::cpu_flash`]: flash attention of sequences of the same length, on every device.
 
+use super::placed::{attend, attend_with_slopes};
 use super::AttnMask;
 use crate::check::{self, ensure};
-use crate::ops::{attention, AttentionConfig};
+use crate::ops::AttentionConfig;
 use candle_core::{DType, Device, Result, Tensor, WithDType};
 
 /// Attention of q `[batch, queries, heads, dim]` to k and v `[batch, keys, kv heads, dim]`, as `[batch, heads, queries, dim]`.
@@ -41,7 +42,7 @@ pub fn flash_attn<T: WithDType>(
     .run::<T>([q, k, v], attn_mask)
 }
 
-/// What the functions of this module have in common.
+/// The arguments that all functions of this module have beside the tensors, and the name of the one that was called.
 struct Flash {
     name: &'static str,
     scale: f32,
@@ -58,79 +59,50 @@ impl Flash {
         let [batch, queries, heads, _] =
             check::dims(name, "q", q, ["batch", "queries", "heads", "dim"])?;
         let named = ["batch", "keys", "kv heads", "dim"];
-        let [_, mut keys, ..] = check::dims(name, "k", k, named)?;
+        let [_, keys, ..] = check::dims(name, "k", k, named)?;
         let [_, values, ..] = check::dims(name, "v", v, named)?;
         let message = format_args!("got {keys} keys and {values} values, expected as many of each");
         ensure(keys == values, name, message)?;
-        let (mut k, mut v) = (k.clone(), v.clone());
-        (k, v) = with_the_same_heads(name, &k, &v, heads)?;
+        let (k, v) = with_the_same_heads(name, k, v, heads)?;
         let mut config = AttentionConfig {
             scale: Some(self.scale),
             softcap: self.softcap.filter(|&cap| cap != 0.0),
             ..Default::default()
         };
         let max_bias = self.max_bias.filter(|&bias| bias > 0.0);
+        let mut slopes = max_bias
+            .map(|max_bias| slopes(max_bias, heads, q.device()))
+            .transpose()?;
         // The position of the first query.
-        let mut offset = keys as i64 - queries as i64;
+        let mut first = keys as i64 - queries as i64;
         match mask {
             AttnMask::None => {}
             AttnMask::Mask(mask) => {
                 additive_mask(name, &mask, q)?;
-                config.mask = Some(match max_bias {
+                config.mask = Some(match slopes.take() {
                     None => mask,
-                    Some(max_bias) => {
-                        let slopes = slopes(max_bias, heads, q.device())?.to_dtype(q.dtype())?;
-                        mask.broadcast_mul(&slopes.reshape((heads, 1, 1))?)?
+                    Some(slopes) => {
+                        let slopes = slopes.to_dtype(q.dtype())?.reshape((heads, 1, 1))?;
+                        mask.broadcast_mul(&slopes)?
                     }
                 });
-                return self.attend(q, &k, &v, &config, batch);
             }
             AttnMask::Causal { kv_offset } => {
                 let message = format_args!("got {queries} causal queries in a batch of {batch} and {keys} keys, expected no fewer keys");
-                ensure(batch == 1 || offset >= 0, name, message)?;
+                ensure(batch == 1 || first >= 0, name, message)?;
                 if batch == 1 && queries > 1 {
-                    // Behind the last key, all offsets show a query the same, and differ by a constant in the bias.
-                    offset = kv_offset.min(keys) as i64;
+                    // From the last key on, the query sees all keys, and a larger offset adds the same to the bias of each.
+                    first = kv_offset.min(keys) as i64;
                 }
-                // No query sees a key behind that of the last one.
-                let seen = (offset + queries as i64).clamp(0, keys as i64) as usize;
-                if seen < keys {
-                    (k, v, keys) = (k.narrow(1, 0, seen)?, v.narrow(1, 0, seen)?, seen);
-                }
-                match offset + queries as i64 == keys as i64 {
-                    true => config.causal = true,
-                    false => {
-                        let sees = |i: usize, j: usize| u8::from(j as i64 <= i as i64 + offset);
-                        config.mask = Some(table(queries, keys, q.device(), sees)?);
-                    }
-                }
+                config.causal = true;
             }
         }
-        if let Some(max_bias) = max_bias {
-            let distance = |i: usize, j: usize| -((j as i64 - i as i64 - offset).abs() as f32);
-            let distances = table(queries, keys, q.device(), distance)?;
-            let slopes = slopes(max_bias, heads, q.device())?.reshape((heads, 1, 1))?;
-            let mut bias = slopes.broadcast_mul(&distances)?;
-            if let Some(sees) = &config.mask {
-                let sees = sees.broadcast_as(bias.shape())?;
-                let hidden = Tensor::full(f32::NEG_INFINITY, bias.shape(), q.device())?;
-                bias = sees.where_cond(&bias, &hidden)?;
-            }
-            config.mask = Some(bias.to_dtype(q.dtype())?);
-        }
-        self.attend(q, &k, &v, &config, batch)
-    }
-
-    fn attend(
-        &self,
-        q: &Tensor,
-        k: &Tensor,
-        v: &Tensor,
-        config: &AttentionConfig,
-        batch: usize,
-    ) -> Result<Tensor> {
         let by_heads = |x: &Tensor| x.transpose(1, 2);
-        let y = attention(&by_heads(q)?, &by_heads(k)?, &by_heads(v)?, config)?;
+        let (q, k, v) = (by_heads(q)?, by_heads(&k)?, by_heads(&v)?);
+        let y = match slopes {
+            None => attend(name, [&q, &k, &v], first, &config)?,
+            Some(slopes) => attend_with_slopes(name, [&q, &k, &v], first, &slopes, &config)?,
+        };
         match batch {
             1 if q.dtype() != DType::F64 => y.to_dtype(DType::F32),
             _ => Ok(y),
@@ -138,8 +110,8 @@ impl Flash {
     }
 }
 
-/// A mask that is added to scores. One of u8 could mean what is seen, as [`AttentionConfig::mask`] does, or what is hidden, as the
-/// masks of rotating caches do; stock takes none either.
+/// The mask has q's dtype, and is added to the scores. A mask of u8 is refused, as in stock: in [`AttentionConfig::mask`] a 1 marks
+/// a key that is seen, in the masks of rotating caches one that is hidden.
 pub(crate) fn additive_mask(name: &str, mask: &Tensor, q: &Tensor) -> Result<()> {
     let (got, expected) = (mask.dtype(), q.dtype());
     let message = format_args!(
@@ -149,7 +121,8 @@ pub(crate) fn additive_mask(name: &str, mask: &Tensor, q: &Tensor) -> Result<()>
     ensure(got == expected, name, message)
 }
 
-/// k and v `[.., kv heads, dim]`, of a rank that has been checked, repeated where their numbers of heads differ.
+/// k and v `[.., kv heads, dim]` with as many heads of each: where their numbers differ, both are repeated up to q's. Their ranks
+/// have been checked.
 pub(super) fn with_the_same_heads(
     name: &str,
     k: &Tensor,
@@ -184,18 +157,6 @@ fn slopes(max_bias: f32, heads: usize, device: &Device) -> Result<Tensor> {
     let slope = |h: usize| 2f32.powf(-max_bias * (h + 1) as f32 / whole);
     let slopes: Vec<f32> = (0..heads).map(slope).collect();
     Tensor::from_vec(slopes, heads, device)
-}
-
-/// `[queries, keys]` of a function of both.
-pub(super) fn table<T: WithDType>(
-    queries: usize,
-    keys: usize,
-    device: &Device,
-    f: impl Fn(usize, usize) -> T,
-) -> Result<Tensor> {
-    let f = &f;
-    let values = (0..queries).flat_map(|i| (0..keys).map(move |j| f(i, j)));
-    Tensor::from_vec(values.collect::<Vec<_>>(), (queries, keys), device)
 }
 
 /// [`candle_nn::attention::cpu_flash::causal`]
@@ -251,33 +212,11 @@ pub mod standard {
 
 /// [`candle_nn::attention::cpu_flash::varlen`]
 pub mod varlen {
-    use super::super::varlen::packed;
+    use super::super::varlen::{packed, packed_function};
     use super::{Result, Tensor};
 
-    /// [`flash_attn_varlen_unfused`](super::super::flash_attn_varlen_unfused): both are the same here.
-    #[allow(clippy::too_many_arguments, reason = "stock's signature")]
-    pub fn flash_attn_varlen_cpu(
-        q: &Tensor,
-        k: &Tensor,
-        v: &Tensor,
-        alibi_slopes: Option<&Tensor>,
-        seqlens_q: &Tensor,
-        seqlens_k: &Tensor,
-        _max_seqlen_q: usize,
-        _max_seqlen_k: usize,
-        softmax_scale: f32,
-        causal: bool,
-        window_left: Option<usize>,
-        window_right: Option<usize>,
-    ) -> Result<Tensor> {
-        packed(
-            "flash_attn_varlen_cpu",
-            [q, k, v],
-            alibi_slopes,
-            [seqlens_q, seqlens_k],
-            softmax_scale,
-            causal,
-            [window_left, window_right],
-        )
+    packed_function! {
+        /// [`flash_attn_varlen_unfused`](super::super::flash_attn_varlen_unfused): both are the same here.
+        flash_attn_varlen_cpu
     }
 }

@@ -12,9 +12,11 @@
 //! As in stock, the result of a batch of one is f32 whatever the inputs are.
 
 pub mod cpu_flash;
+mod placed;
 pub mod varlen;
 
 pub use candle_nn::attention::*;
 pub use cpu_flash::flash_attn;
 pub use cpu_flash::varlen::flash_attn_varlen_cpu;
+pub(super) use placed::table;
 pub use varlen::flash_attn_varlen_unfused;

@@ -1,51 +1,64 @@
-//! [`candle_nn::attention::varlen`], on every device.
+//! [`candle_nn::attention::varlen`]: attention of packed sequences of different lengths, on every device.
 
-use super::cpu_flash::{table, with_the_same_heads};
+use super::cpu_flash::with_the_same_heads;
+use super::placed::attend_with_slopes;
 use crate::check::{self, ensure};
 use crate::ops::{attention, AttentionConfig, AttentionLayout, PackedSequences};
 use candle_core::{DType, Result, Tensor};
 
-/// Attention of sequences one behind the other, without padding: q `[queries, heads, dim]`, k and v `[keys, kv heads, dim]`, and
-/// their lengths, `[sequences]` in u32. The last query of a sequence is at its last key.
-///
-/// `alibi_slopes` `[heads]` in f32 times minus the distance between query and key is added to the scores; they get a
-/// gradient too. A left window without a right one hides what comes behind the query.
-///
-/// ```
-/// use candle_core::{Device, Tensor};
-/// use candle_fused::nn::attention::flash_attn_varlen_unfused;
-/// let x = Tensor::randn(0f32, 1., (5, 2, 4), &Device::Cpu)?;
-/// let lengths = Tensor::new(&[3u32, 2], &Device::Cpu)?;
-/// let y = flash_attn_varlen_unfused(&x, &x, &x, None, &lengths, &lengths, 3, 3, 0.5, true, None, None)?;
-/// assert_eq!(y.dims(), [5, 2, 4]);
-/// # candle_core::Result::Ok(())
-/// ```
-#[allow(clippy::too_many_arguments, reason = "stock's signature")]
-pub fn flash_attn_varlen_unfused(
-    q: &Tensor,
-    k: &Tensor,
-    v: &Tensor,
-    alibi_slopes: Option<&Tensor>,
-    seqlens_q: &Tensor,
-    seqlens_k: &Tensor,
-    _max_seqlen_q: usize,
-    _max_seqlen_k: usize,
-    softmax_scale: f32,
-    causal: bool,
-    window_size_left: Option<usize>,
-    window_size_right: Option<usize>,
-) -> Result<Tensor> {
-    packed(
-        "flash_attn_varlen_unfused",
-        [q, k, v],
-        alibi_slopes,
-        [seqlens_q, seqlens_k],
-        softmax_scale,
-        causal,
-        [window_size_left, window_size_right],
-    )
+/// Defines a function with the signature that both of stock's functions for packed sequences have.
+macro_rules! packed_function {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[allow(clippy::too_many_arguments, reason = "stock's signature")]
+        pub fn $name(
+            q: &Tensor,
+            k: &Tensor,
+            v: &Tensor,
+            alibi_slopes: Option<&Tensor>,
+            seqlens_q: &Tensor,
+            seqlens_k: &Tensor,
+            _max_seqlen_q: usize,
+            _max_seqlen_k: usize,
+            softmax_scale: f32,
+            causal: bool,
+            window_size_left: Option<usize>,
+            window_size_right: Option<usize>,
+        ) -> Result<Tensor> {
+            packed(
+                stringify!($name),
+                [q, k, v],
+                alibi_slopes,
+                [seqlens_q, seqlens_k],
+                softmax_scale,
+                causal,
+                [window_size_left, window_size_right],
+            )
+        }
+    };
+}
+pub(super) use packed_function;
+
+packed_function! {
+    /// Attention of sequences one behind the other, without padding: q `[queries, heads, dim]`, k and v
+    /// `[keys, kv heads, dim]`, and their lengths, `[sequences]` in u32. The last query of a sequence is at its last key.
+    ///
+    /// `alibi_slopes` `[heads]` in f32 times minus the distance between query and key is added to the scores; they get a
+    /// gradient too. A left window without a right one hides the keys behind the query.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_fused::nn::attention::flash_attn_varlen_unfused;
+    /// let x = Tensor::randn(0f32, 1., (5, 2, 4), &Device::Cpu)?;
+    /// let lengths = Tensor::new(&[3u32, 2], &Device::Cpu)?;
+    /// let y = flash_attn_varlen_unfused(&x, &x, &x, None, &lengths, &lengths, 3, 3, 0.5, true, None, None)?;
+    /// assert_eq!(y.dims(), [5, 2, 4]);
+    /// # candle_core::Result::Ok(())
+    /// ```
+    flash_attn_varlen_unfused
 }
 
+/// The functions for packed sequences, on behalf of the one that is called `name`.
 pub(super) fn packed(
     name: &'static str,
     [q, k, v]: [&Tensor; 3],
@@ -85,14 +98,15 @@ pub(super) fn packed(
     };
     let Some(slopes) = alibi_slopes else {
         config.packed = Some(PackedSequences::new(&ends_q, &ends_k)?);
-        return attention(q, &k, &v, &config);
+        let y = attention(q, &k, &v, &config);
+        return check::on_behalf_of(name, "attention", y);
     };
-    let (got, device) = (slopes.dims(), q.device());
+    let got = slopes.dims();
     let message =
         format_args!("got alibi_slopes of shape {got:?}, expected [{heads}] for the heads");
     ensure(got == [heads], name, message)?;
     config.layout = AttentionLayout::Bshd;
-    // A mask of its own for each sequence.
+    let slopes = slopes.to_dtype(DType::F32)?;
     let mut outputs = Vec::with_capacity(of_q);
     for (q_ends, k_ends) in ends_q.windows(2).zip(ends_k.windows(2)) {
         let part = |x: &Tensor, ends: &[u32]| {
@@ -100,30 +114,17 @@ pub(super) fn packed(
                 .unsqueeze(0)
         };
         let (q, k, v) = (part(q, q_ends)?, part(&k, k_ends)?, part(&v, k_ends)?);
-        let (queries, keys) = (q.dim(1)?, k.dim(1)?);
-        if queries == 0 || keys == 0 {
-            let shape = (queries, heads, v.dim(3)?);
-            outputs.push(Tensor::zeros(shape, q.dtype(), device)?);
-            continue;
-        }
-        let offset = keys as i64 - queries as i64;
-        let distance = |i: usize, j: usize| match i as i64 + offset - j as i64 {
-            distance if causal => -(distance.max(0) as f32),
-            distance => -(distance.abs() as f32),
-        };
-        let distances = table(queries, keys, device, distance)?;
-        let slopes = slopes.to_dtype(DType::F32)?.reshape((1, heads, 1, 1))?;
-        let bias = slopes.broadcast_mul(&distances)?;
-        config.mask = Some(bias.to_dtype(q.dtype())?);
-        outputs.push(attention(&q, &k, &v, &config)?.squeeze(0)?);
+        let first = k.dims()[1] as i64 - q.dims()[1] as i64;
+        let y = attend_with_slopes(name, [&q, &k, &v], first, &slopes, &config)?;
+        outputs.push(y.squeeze(0)?);
     }
     match outputs.is_empty() {
-        true => Tensor::zeros((0, heads, v.dim(2)?), q.dtype(), device),
+        true => Tensor::zeros((0, heads, v.dim(2)?), q.dtype(), q.device()),
         false => Tensor::cat(&outputs, 0),
     }
 }
 
-/// 0 and the ends of sequences of these lengths, which make up all of `total`.
+/// The cumulative lengths of sequences, which begin with 0 and must end with `total`.
 fn cumulative(name: &str, what: &str, lengths: &Tensor, total: usize) -> Result<Vec<u32>> {
     let (dtype, dims) = (lengths.dtype(), lengths.dims());
     let message =

@@ -2,7 +2,8 @@
 
 use crate::check;
 use crate::nn::activation::IntoAct;
-use crate::ops::{conv2d::Conv2d as Op, Act, ConvAlgo};
+use crate::ops::conv2d::{with_bias, Conv2d as Op};
+use crate::ops::{Act, ConvAlgo};
 use candle_core::{DType, Module, Result, Tensor};
 use candle_nn::{BatchNorm, Conv2dConfig};
 
@@ -131,6 +132,6 @@ parameters!(Conv2d, Conv2dConfig);
 impl Module for Conv2d {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let op = self.op.clone();
-        op.apply("conv2d", x, &self.weight, self.bias.as_ref())
+        op.apply("conv2d", &with_bias(x, &self.weight, self.bias.as_ref()))
     }
 }

@@ -1,4 +1,4 @@
-//! The memory of a cache.
+//! The memory that caches write tokens to, and that their clones share until one of them writes.
 
 use crate::check;
 use crate::ops::kv_append::{kv_append, Place};
@@ -14,6 +14,7 @@ pub(super) struct Buffer {
 }
 
 impl Buffer {
+    /// All slots, or `None` before the first token.
     pub fn data(&self) -> &Option<Tensor> {
         &self.data
     }
@@ -23,7 +24,8 @@ impl Buffer {
         *self = Self::default();
     }
 
-    /// Whether `src` is to be handed on as it is, because it tracks gradients and there is nothing in front of it.
+    /// Whether the cache must hold `src` itself instead of a copy, because it tracks gradients. An error if there are tokens in
+    /// front of it: written into one memory with them, it would lose its gradient.
     pub fn passes_on(&self, name: &str, src: &Tensor, is_empty: bool) -> Result<bool> {
         let tracked = self.data.as_ref().is_some_and(Tensor::track_op);
         let message = "got tokens behind others in the cache where one of them tracks gradients, \
@@ -32,7 +34,7 @@ impl Buffer {
         Ok(src.track_op())
     }
 
-    /// Whether tokens could be written behind, or instead of, those that are there: to be asked before anything is written.
+    /// Refuses tokens that could not be written behind the cached ones, or instead of them: to be asked before a write.
     pub fn accepts(&self, name: &str, src: &Tensor, dim: usize, is_empty: bool) -> Result<()> {
         self.passes_on(name, src, is_empty)?;
         let Some(data) = self.data.as_ref().filter(|_| !is_empty) else {
@@ -51,14 +53,14 @@ impl Buffer {
         check::ensure(fits, name, message)
     }
 
-    /// Takes a tensor for what is cached, as it is.
+    /// Makes a tensor the memory, without a copy.
     pub fn adopt(&mut self, data: Tensor) {
         self.reset();
         self.data = Some(data);
     }
 
-    /// Sees to it that there are `capacity` slots for tokens like those of `src`, which no other buffer shares, with the first
-    /// `kept` of the present ones in them.
+    /// Makes room: `capacity` slots for tokens of `src`'s shape and dtype in memory that no other buffer shares. The first `kept`
+    /// cached tokens are in them, the others are lost.
     pub fn reserve(
         &mut self,
         name: &'static str,

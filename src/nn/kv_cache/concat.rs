@@ -1,4 +1,5 @@
-//! Caches that stock Candle makes by concatenation. Here their memory doubles when it is full, and is written in place.
+//! [`ConcatKvCache`] and [`InterleavedKvCache`]. Stock Candle concatenates the old and the new tokens in each step; here the memory
+//! doubles when it is full, and is written in place.
 
 use super::buffer::Buffer;
 use super::same_tokens;
@@ -6,7 +7,7 @@ use crate::check;
 use crate::ops::kv_append::Place;
 use candle_core::{Result, Tensor, TensorId};
 
-/// Slots of the first memory.
+/// The number of slots that the memory begins with.
 const FIRST: usize = 64;
 
 /// The tokens of keys, of values or of both, and the memory that they are a view of.
@@ -14,7 +15,7 @@ const FIRST: usize = 64;
 struct Tokens {
     buffer: Buffer,
     view: Option<Tensor>,
-    /// The view that was made here.
+    /// The view that [`Tokens::append`] made. Another one was put in its place by the user.
     ours: Option<TensorId>,
 }
 
@@ -84,6 +85,7 @@ impl ConcatKvCache {
         }
     }
 
+    /// The number of cached tokens.
     pub fn current_seq_len(&self) -> usize {
         self.k.len(self.dim)
     }
@@ -93,11 +95,12 @@ impl ConcatKvCache {
         self.k.view.is_none()
     }
 
+    /// The dim of the tokens.
     pub fn dim(&self) -> usize {
         self.dim
     }
 
-    /// Writes tokens behind those that are there, and returns views of all keys and values.
+    /// Writes tokens behind the cached ones, and returns views of all keys and values.
     pub fn append(&mut self, k: &Tensor, v: &Tensor) -> Result<(Tensor, Tensor)> {
         let name = "ConcatKvCache::append";
         same_tokens(name, k, v, self.dim)?;
@@ -126,12 +129,12 @@ impl ConcatKvCache {
         self.v.view.as_ref()
     }
 
-    /// The cached keys, to be put others in their place.
+    /// The cached keys, for a caller who puts another tensor in their place.
     pub fn k_mut(&mut self) -> Option<&mut Tensor> {
         self.k.view.as_mut()
     }
 
-    /// The cached values, to be put others in their place.
+    /// The cached values, for a caller who puts another tensor in their place.
     pub fn v_mut(&mut self) -> Option<&mut Tensor> {
         self.v.view.as_mut()
     }
@@ -150,6 +153,7 @@ pub struct InterleavedKvCache {
 }
 
 impl InterleavedKvCache {
+    /// For keys and values of `head_dim` elements.
     pub fn new(head_dim: usize) -> Self {
         Self {
             kv: Tokens::default(),
@@ -157,6 +161,7 @@ impl InterleavedKvCache {
         }
     }
 
+    /// The number of cached tokens.
     pub fn current_seq_len(&self) -> usize {
         self.kv.len(0)
     }
@@ -166,7 +171,7 @@ impl InterleavedKvCache {
         self.kv.view.is_none()
     }
 
-    /// Writes k and v, `[1, heads, tokens, head_dim]`, behind those that are there, and returns the whole cache.
+    /// Writes k and v, `[1, heads, tokens, head_dim]`, behind the cached ones, and returns the whole cache.
     pub fn append(&mut self, k: &Tensor, v: &Tensor) -> Result<Tensor> {
         let name = "InterleavedKvCache::append";
         let (got, dim) = (k.dims(), self.head_dim);
@@ -189,6 +194,7 @@ impl InterleavedKvCache {
         self.kv.view.as_ref()
     }
 
+    /// The elements of a key, and of a value.
     pub fn head_dim(&self) -> usize {
         self.head_dim
     }

@@ -1,7 +1,7 @@
-//! Caches that grow.
+//! Caches whose memory grows when it is full: [`Cache`] for keys or values, [`KvCache`] for both.
 
 use super::buffer::Buffer;
-use super::same_tokens;
+use super::methods::{cache_methods, cache_pair};
 use crate::check;
 use crate::ops::kv_append::Place;
 use candle_core::{Result, Tensor};
@@ -16,6 +16,8 @@ pub struct Cache {
     max_seq_len: usize,
 }
 
+cache_methods!(Cache);
+
 impl Cache {
     /// For tokens along `dim`, with room for `max_seq_len` of them at first.
     pub fn new(dim: usize, max_seq_len: usize) -> Self {
@@ -26,30 +28,6 @@ impl Cache {
             grow_by: max_seq_len,
             max_seq_len,
         }
-    }
-
-    pub fn dim(&self) -> usize {
-        self.dim
-    }
-
-    pub fn current_seq_len(&self) -> usize {
-        self.current_seq_len
-    }
-
-    /// The tokens that there is room for before the cache grows.
-    pub fn max_seq_len(&self) -> usize {
-        self.max_seq_len
-    }
-
-    /// The whole memory, also what is not yet written.
-    pub fn all_data(&self) -> &Option<Tensor> {
-        self.buffer.data()
-    }
-
-    /// A view of the cached tokens.
-    pub fn current_data(&self) -> Result<Option<Tensor>> {
-        let view = |data: &Tensor| data.narrow(self.dim, 0, self.current_seq_len);
-        self.buffer.data().as_ref().map(view).transpose()
     }
 
     /// Forgets everything and gives the memory up.
@@ -65,12 +43,7 @@ impl Cache {
         Ok(())
     }
 
-    /// A cache with the same tokens. Both share their memory until one of them is written to, which then copies it.
-    pub fn fork(&self) -> Self {
-        self.clone()
-    }
-
-    /// Writes tokens behind those that are there.
+    /// Writes tokens behind the cached ones.
     pub fn append(&mut self, src: &Tensor) -> Result<()> {
         self.append_for("Cache::append", src)
     }
@@ -103,50 +76,13 @@ pub(super) fn check_truncate(name: &str, len: usize, cached: usize) -> Result<()
     check::ensure(len <= cached, name, message)
 }
 
-/// [`candle_nn::kv_cache::KvCache`]: keys and values in memory that grows.
-#[derive(Debug, Clone)]
-pub struct KvCache {
-    k: Cache,
-    v: Cache,
+cache_pair! {
+    /// [`candle_nn::kv_cache::KvCache`]: keys and values in memory that grows.
+    KvCache of Cache
 }
 
 impl KvCache {
-    /// For tokens along `dim`, with room for `max_seq_len` of them at first.
-    pub fn new(dim: usize, max_seq_len: usize) -> Self {
-        let cache = Cache::new(dim, max_seq_len);
-        Self {
-            k: cache.clone(),
-            v: cache,
-        }
-    }
-
-    pub fn k_cache(&self) -> &Cache {
-        &self.k
-    }
-
-    pub fn v_cache(&self) -> &Cache {
-        &self.v
-    }
-
-    pub fn k_cache_mut(&mut self) -> &mut Cache {
-        &mut self.k
-    }
-
-    pub fn v_cache_mut(&mut self) -> &mut Cache {
-        &mut self.v
-    }
-
-    /// A view of the cached keys.
-    pub fn k(&self) -> Result<Option<Tensor>> {
-        self.k.current_data()
-    }
-
-    /// A view of the cached values.
-    pub fn v(&self) -> Result<Option<Tensor>> {
-        self.v.current_data()
-    }
-
-    /// Writes tokens behind those that are there, and returns views of all keys and values.
+    /// Writes tokens behind the cached ones, and returns views of all keys and values.
     pub fn append(&mut self, k: &Tensor, v: &Tensor) -> Result<(Tensor, Tensor)> {
         self.append_for("KvCache::append", k, v)
     }
@@ -157,10 +93,7 @@ impl KvCache {
         k: &Tensor,
         v: &Tensor,
     ) -> Result<(Tensor, Tensor)> {
-        same_tokens(name, k, v, self.k.dim)?;
-        self.v
-            .buffer
-            .accepts(name, v, self.v.dim, self.v.current_seq_len == 0)?;
+        self.check(name, k, v)?;
         self.k.append_for(name, k)?;
         self.v.append_for(name, v)?;
         match (self.k()?, self.v()?) {
@@ -169,26 +102,11 @@ impl KvCache {
         }
     }
 
-    pub fn current_seq_len(&self) -> usize {
-        self.k.current_seq_len()
-    }
-
-    /// Forgets everything and gives the memory up.
-    pub fn reset(&mut self) {
-        self.k.reset();
-        self.v.reset();
-    }
-
     /// Forgets the tokens behind the first `len`, and keeps the memory.
     pub fn truncate(&mut self, len: usize) -> Result<()> {
         let cached = self.k.current_seq_len.min(self.v.current_seq_len);
         check_truncate("KvCache::truncate", len, cached)?;
         self.k.truncate(len)?;
         self.v.truncate(len)
-    }
-
-    /// A cache with the same tokens. Both share their memory until one of them is written to, which then copies it.
-    pub fn fork(&self) -> Self {
-        self.clone()
     }
 }

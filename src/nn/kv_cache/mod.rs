@@ -1,7 +1,7 @@
 //! [`candle_nn::kv_cache`] without copies of the past, and a cache of fixed capacity for serving.
 //!
 //! All caches here are written in place: an append costs as much as writing the new tokens, however many are cached. The types
-//! of `candle_nn` have their own names, signatures and results; what differs:
+//! that `candle_nn` has too have the same names, signatures and results, with these differences:
 //!
 //! - The new tokens may have any layout: no `contiguous()` is needed in front of `append`.
 //! - A clone shares the memory of its original until one of them writes, which then copies it first. With stock's caches both
@@ -10,12 +10,12 @@
 //!   trained on whole sequences with a cache that is reset in between. Behind other tokens it is an error: the past in the
 //!   cache would get no gradient.
 //! - k and v of different lengths, and a failed append of v behind one of k, leave the cache as it was.
-//! - [`ConcatKvCache`] and [`InterleavedKvCache`] grow by doubling instead of concatenating for each token; what they return
-//!   are views of memory with room for more, which need not be contiguous.
-//! - [`ScatteredKvCache`] leaves sequences alone that take no part in a step, where stock overwrites their oldest token; and
-//!   keeps the end of a chunk that is longer than its context, of which stock keeps nothing.
+//! - [`ConcatKvCache`] and [`InterleavedKvCache`] grow by doubling instead of concatenating for each token. They
+//!   return views of memory with room for more, which need not be contiguous.
+//! - [`ScatteredKvCache`] does not touch sequences that take no part in a step; stock overwrites their oldest token. Of a chunk
+//!   that is longer than its context it keeps the end; stock keeps nothing.
 //!
-//! What an append returns are views of the cache. A later append changes none of the tokens in them, unless slots are used
+//! An append returns views of the cache. A later append changes none of the tokens in them, unless slots are used
 //! again: by a rotating or scattered cache, by a [`FixedKvCache`] with a window or after a `reset`, or after a `truncate`. A
 //! graph keeps the views that it reads for its backward: where queries, masks or sinks track gradients and the keys do not,
 //! give it a copy of keys and values (`force_contiguous`) if slots may be used again before the backward. The layers of
@@ -43,6 +43,7 @@ mod buffer;
 mod concat;
 mod fixed;
 mod growing;
+mod methods;
 mod rotating;
 mod scattered;
 mod store;

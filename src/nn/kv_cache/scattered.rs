@@ -1,12 +1,13 @@
-//! A cache for batches whose sequences come and go.
+//! [`ScatteredKvCache`]: a cache for a batch whose sequences begin and end at different times, as a server has it.
 
 use super::same_tokens;
 use crate::check::{self, ensure};
+use crate::nn::attention::table;
 use crate::ops::kv_append::{kv_append, Place};
 use candle_core::{DType, Device, Result, Tensor};
 use std::sync::Arc;
 
-/// Where the tokens of one step go, and what they see: made by [`ScatteredCacheBuilder::indices_and_mask`].
+/// The slots that the tokens of one step are written to, and the mask of the keys that they see: made by [`ScatteredCacheBuilder::indices_and_mask`].
 #[derive(Debug, Clone)]
 pub struct IndicesAndMask {
     mask: Tensor,
@@ -16,7 +17,7 @@ pub struct IndicesAndMask {
 }
 
 impl IndicesAndMask {
-    /// 0 for what a token sees and −∞ for what it does not: `[batch, 1, tokens, context]`, or `[tokens, tokens]` for a chunk as
+    /// 0 where a token sees a slot and −∞ where it does not: `[batch, 1, tokens, context]`, or `[tokens, tokens]` for a chunk as
     /// long as the context or longer.
     pub fn mask(&self) -> &Tensor {
         &self.mask
@@ -82,10 +83,12 @@ impl ScatteredKvCache {
         }
     }
 
+    /// The keys in their slots, `[batch, heads, context, head_dim]`. Slots that were never written hold zeros.
     pub fn k(&self) -> &Tensor {
         &self.k
     }
 
+    /// The values in their slots, as [`k`](Self::k).
     pub fn v(&self) -> &Tensor {
         &self.v
     }
@@ -102,6 +105,7 @@ pub struct ScatteredCacheBuilder {
 }
 
 impl ScatteredCacheBuilder {
+    /// For caches with `context` slots for each sequence of a batch.
     pub fn new(batch_size: usize, context: usize, dtype: DType, device: &Device) -> Result<Self> {
         let message = "got a context of 0, expected slots for tokens";
         ensure(context > 0, "ScatteredCacheBuilder::new", message)?;
@@ -134,6 +138,7 @@ impl ScatteredCacheBuilder {
         self.positions.fill(0);
     }
 
+    /// The number of sequences.
     pub fn batch_size(&self) -> usize {
         self.positions.len()
     }
@@ -147,7 +152,7 @@ impl ScatteredCacheBuilder {
         self.positions[batch_index] = 0;
     }
 
-    /// Counts `seq_len` tokens for each sequence of which `batch_mask` is true, and says where they go.
+    /// Counts `seq_len` tokens for each sequence whose `batch_mask` is true, and chooses their slots.
     pub fn indices_and_mask(
         &mut self,
         seq_len: usize,
@@ -181,11 +186,12 @@ impl ScatteredCacheBuilder {
         })
     }
 
+    /// The device of the caches.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// Sequences that take no part see everything: their results mean nothing, but are no NaN.
+    /// Sequences that take no part in the step see all slots: their results mean nothing, but are not NaN.
     fn mask_of_slots(&self, seq_len: usize, batch_mask: &[bool]) -> Result<Tensor> {
         let context = self.context;
         let mut mask = Vec::with_capacity(batch_mask.len() * seq_len * context);
@@ -218,7 +224,6 @@ impl ScatteredCacheBuilder {
             true => f32::NEG_INFINITY,
             false => 0.0,
         };
-        let mask = (0..len).flat_map(|i| (0..len).map(move |j| value(i, j)));
-        Tensor::from_vec(mask.collect::<Vec<_>>(), (len, len), &self.device)
+        table(len, len, &self.device, value)
     }
 }

@@ -291,10 +291,25 @@ impl Adapters {
     }
 }
 
-/// The methods of the layers that have a field `adapters`.
+/// The methods of the layers that have a field `adapters`, and that [`plain`](super::LoraLinear::plain) makes of a base.
 macro_rules! adapted_layer {
-    ($layer:ty) => {
+    ($layer:ty, of $base:ty) => {
         impl $layer {
+            /// With one adapter, "default", whose variables come from `vb`.
+            pub fn new(
+                base: impl Into<$base>,
+                config: &LoraConfig,
+                vb: VarBuilder,
+            ) -> Result<Self> {
+                Self::plain(base, vb.prefix())?.with_default(config, vb)
+            }
+
+            fn with_default(self, config: &LoraConfig, vb: VarBuilder) -> Result<Self> {
+                self.adapters
+                    .add_adapter(super::DEFAULT_ADAPTER, config, vb)?;
+                Ok(self)
+            }
+
             /// The layer's adapters: to add, choose, enable, merge and inspect them.
             pub fn adapters(&self) -> &Adapters {
                 &self.adapters

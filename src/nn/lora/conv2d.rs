@@ -2,7 +2,7 @@
 
 use super::adapters::{adapted_layer, Adapters, Run};
 use super::frozen_base::{FrozenBase, Kind};
-use super::{LoraConfig, DEFAULT_ADAPTER};
+use super::LoraConfig;
 use crate::nn::conv::Conv2d;
 use crate::ops::lora::AdapterDropout;
 use crate::ops::{self, Act};
@@ -39,13 +39,6 @@ pub struct LoraConv2d {
 }
 
 impl LoraConv2d {
-    /// With one adapter, "default", whose variables come from `vb`.
-    pub fn new(base: impl Into<Conv2d>, config: &LoraConfig, vb: VarBuilder) -> Result<Self> {
-        let layer = Self::plain(base, vb.prefix())?;
-        layer.adapters.add_adapter(DEFAULT_ADAPTER, config, vb)?;
-        Ok(layer)
-    }
-
     /// Without an adapter: a frozen convolution. `name` is its path in a model.
     pub fn plain(base: impl Into<Conv2d>, name: impl Into<String>) -> Result<Self> {
         let base = base.into();
@@ -101,7 +94,7 @@ impl LoraConv2d {
     }
 }
 
-adapted_layer!(LoraConv2d);
+adapted_layer!(LoraConv2d, of Conv2d);
 
 impl ModuleT for LoraConv2d {
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {

@@ -3,7 +3,7 @@
 use super::adapters::{adapted_layer, Adapters, Run};
 use super::frozen_base::{FrozenBase, Kind};
 use super::linear::magnified;
-use super::{LoraConfig, DEFAULT_ADAPTER};
+use super::LoraConfig;
 use crate::nn::embedding::Embedding;
 use crate::ops::lora::up_add;
 use candle_core::{DType, ModuleT, Result, Tensor};
@@ -33,13 +33,6 @@ pub struct LoraEmbedding {
 }
 
 impl LoraEmbedding {
-    /// With one adapter, "default", whose variables come from `vb`.
-    pub fn new(base: impl Into<Embedding>, config: &LoraConfig, vb: VarBuilder) -> Result<Self> {
-        let layer = Self::plain(base, vb.prefix())?;
-        layer.adapters.add_adapter(DEFAULT_ADAPTER, config, vb)?;
-        Ok(layer)
-    }
-
     /// Without an adapter: a frozen embedding. `name` is its path in a model.
     pub fn plain(base: impl Into<Embedding>, name: impl Into<String>) -> Result<Self> {
         let table = base.into().embeddings().clone();
@@ -100,7 +93,7 @@ impl LoraEmbedding {
     }
 }
 
-adapted_layer!(LoraEmbedding);
+adapted_layer!(LoraEmbedding, of Embedding);
 
 impl ModuleT for LoraEmbedding {
     fn forward_t(&self, ids: &Tensor, _train: bool) -> Result<Tensor> {

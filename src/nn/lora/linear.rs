@@ -2,7 +2,7 @@
 
 use super::adapters::{adapted_layer, Adapters, Run};
 use super::frozen_base::{FrozenBase, Kind};
-use super::{LoraConfig, DEFAULT_ADAPTER};
+use super::LoraConfig;
 use crate::nn::linear::Linear;
 use crate::nn::quantized::PackedLinear;
 use crate::ops::{affine_act, frozen_linear, Act, Adapter};
@@ -49,11 +49,6 @@ pub struct LoraLinear {
 }
 
 impl LoraLinear {
-    /// With one adapter, "default", whose variables come from `vb`.
-    pub fn new(base: impl Into<Linear>, config: &LoraConfig, vb: VarBuilder) -> Result<Self> {
-        Self::plain(base, vb.prefix())?.with_default(config, vb)
-    }
-
     /// With a weight in one of Candle's GGUF types, as in QLoRA. It can't be merged.
     pub fn from_quantized(
         weight: Arc<QTensor>,
@@ -121,11 +116,6 @@ impl LoraLinear {
         })
     }
 
-    fn with_default(self, config: &LoraConfig, vb: VarBuilder) -> Result<Self> {
-        self.adapters.add_adapter(DEFAULT_ADAPTER, config, vb)?;
-        Ok(self)
-    }
-
     /// The frozen bias.
     pub fn bias(&self) -> Option<&Tensor> {
         self.bias.as_ref()
@@ -143,7 +133,7 @@ impl LoraLinear {
     }
 }
 
-adapted_layer!(LoraLinear);
+adapted_layer!(LoraLinear, of Linear);
 
 impl ModuleT for LoraLinear {
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {

@@ -1,4 +1,4 @@
-//! A block of a transformer.
+//! [`TransformerBlock`]: attention and an MLP, each behind a norm and beside a residual.
 
 use super::{attention, swiglu, Attention, AttentionSizes, FeedForward, RotaryTables};
 use crate::nn::kv_cache::KvCache;
@@ -39,6 +39,7 @@ impl TransformerBlock {
         }
     }
 
+    /// The attention layer.
     pub fn attention(&self) -> &Attention {
         &self.attention
     }
@@ -53,7 +54,7 @@ impl TransformerBlock {
         }
     }
 
-    /// x is `[batch, tokens, hidden]`; mask and cache are those of [`Attention::forward_with`].
+    /// x is `[batch, tokens, hidden]`; for mask and cache see [`Attention::forward_with`].
     pub fn forward(
         &self,
         x: &Tensor,
@@ -77,6 +78,7 @@ impl TransformerBlock {
         self.behind_attention(x, &attended)
     }
 
+    /// The sum with the residual, the second norm and the MLP.
     fn behind_attention(&self, x: &Tensor, attended: &Tensor) -> Result<Tensor> {
         let norm = &self.post_norm;
         let (weight, bias, eps) = (Some(norm.weight()), norm.bias(), norm.eps() as f32);
@@ -99,7 +101,7 @@ pub struct BlockConfig {
     pub attention: AttentionSizes,
     /// Elements between the MLP's layers.
     pub intermediate: usize,
-    /// Of the norms.
+    /// The epsilon of both norms.
     pub eps: f64,
 }
 

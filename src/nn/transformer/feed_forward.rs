@@ -1,4 +1,4 @@
-//! MLPs.
+//! The MLPs of a block: two linear layers ([`Mlp`]), or three with a gate ([`SwiGlu`]).
 
 use crate::nn::activation::IntoAct;
 use crate::nn::{linear_b, linear_no_bias, Linear};

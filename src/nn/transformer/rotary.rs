@@ -1,4 +1,4 @@
-//! The angles of rotary embeddings.
+//! [`RotaryTables`]: the cosines and sines by which attention rotates its queries and keys.
 
 use crate::check;
 use crate::ops::{qk_norm_rope, rope_qk, QkNormRope, Rope, RopeLayout, RopePairs, RopePositions};
@@ -65,10 +65,12 @@ impl RotaryTables {
         }
     }
 
+    /// `[positions, rotary dims / 2]`
     pub fn cos(&self) -> &Tensor {
         &self.cos
     }
 
+    /// `[positions, rotary dims / 2]`
     pub fn sin(&self) -> &Tensor {
         &self.sin
     }
@@ -80,7 +82,8 @@ impl RotaryTables {
         k: &Tensor,
         positions: RopePositions,
     ) -> Result<(Tensor, Tensor)> {
-        rope_qk(q, k, &self.cos, &self.sin, &self.rope(positions))
+        let rotated = rope_qk(q, k, &self.cos, &self.sin, &self.rope(positions))?;
+        Ok(self.apart(rotated, [&[q], &[k]]))
     }
 
     /// As [`rotate`](Self::rotate), behind norms with these weights.
@@ -96,7 +99,17 @@ impl RotaryTables {
             weight_offset: 0.0,
             rope: self.rope(positions),
         };
-        qk_norm_rope(q, k, of_q, of_k, &self.cos, &self.sin, &norm)
+        let rotated = qk_norm_rope(q, k, of_q, of_k, &self.cos, &self.sin, &norm)?;
+        Ok(self.apart(rotated, [&[q, of_q], &[k, of_k]]))
+    }
+
+    /// Both results of an op on q and k track gradients if any argument of the op does. A result whose own arguments track none
+    /// gets no gradient in any case: it leaves the graph, so that a cache takes keys when only the queries are trained.
+    fn apart(&self, (q, k): (Tensor, Tensor), own: [&[&Tensor]; 2]) -> (Tensor, Tensor) {
+        let tables = [&self.cos, &self.sin];
+        let tracked = |own: &[&Tensor]| own.iter().chain(&tables).any(|t| t.track_op());
+        let settled = |y: Tensor, own: &[&Tensor]| if tracked(own) { y } else { y.detach() };
+        (settled(q, own[0]), settled(k, own[1]))
     }
 
     fn rope(&self, positions: RopePositions) -> Rope {

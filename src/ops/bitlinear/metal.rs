@@ -1,10 +1,10 @@
 //! Launches of kernels/bitlinear.metal. x is rounded to integers by kernels/quantize.metal, or by the GEMV itself.
 
-use super::{Quantized, ScaleScope, INPUT_SCHEME, NAME};
+use super::{ScaleScope, INPUT_SCHEME, NAME};
 use crate::metal::matmul::{Arg, Matrix};
 use crate::metal::{alloc, dtype_name, finish, grid, sources, Launch, Operand};
 use crate::ops::packed::metal::{PackedProduct, ProductParams, MAX_GEMV_ROWS, TILE};
-use crate::ops::packed::WeightArgs;
+use crate::ops::packed::Call;
 use crate::ops::quantize::metal::quantize;
 use candle_core::backend::BackendStorage;
 use candle_core::{Layout, MetalStorage, Result};
@@ -70,14 +70,10 @@ impl Gemv {
     }
 }
 
-pub fn forward(
-    w: &Quantized,
-    weight: WeightArgs<MetalStorage>,
-    x: Arg,
-    bias: Option<Arg>,
-) -> Result<MetalStorage> {
+pub fn forward(call: &Call<MetalStorage>) -> Result<MetalStorage> {
+    let x = call.x;
     let (device, dtype) = (x.0.device(), x.0.dtype());
-    let product = PackedProduct::new(NAME, w, weight, bias)?;
+    let product = PackedProduct::new(NAME, call)?;
     let matrix = Matrix::new(NAME, x)?;
     let count = matrix.layout.rows * product.outputs;
     let out = alloc(device, count, dtype)?;

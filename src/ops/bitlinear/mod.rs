@@ -8,12 +8,12 @@ mod cpu;
 mod metal;
 
 use super::mixed_matmul::gradients;
-use super::packed;
+use super::packed::{self, packed_product};
 use super::quantize::fake_quantize;
 use crate::check;
-use crate::op::{custom_op, kernels, Grads, Op, Spec};
+use crate::op::{custom_op, Op, Spec};
 use crate::quant::{Levels, Packing, Quantized, ScaleScope, Scheme};
-use candle_core::{DType, Result, Tensor};
+use candle_core::{Result, Tensor};
 
 const NAME: &str = "bitlinear";
 
@@ -82,8 +82,7 @@ pub struct BitLinear {
 custom_op!(BitLinear: CustomOp1, CustomOp2);
 
 impl Op for BitLinear {
-    const NAME: &'static str = NAME;
-    const ARGS: &'static [&'static str] = packed::ARGS;
+    packed_product!();
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
         check_scheme(name, self.weight.scheme())?;
@@ -97,28 +96,9 @@ impl Op for BitLinear {
             _ => Ok(()),
         }
     }
-
-    fn held(&self) -> Vec<&Tensor> {
-        packed::tensors(&self.weight)
-    }
-    kernels!(self, args => packed::product(NAME, &self.weight, args, device::forward));
-
-    fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
-        gradients(inputs, &self.weight, g)
-    }
-
-    fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
-        reference(args[0], &self.weight, args.get(1).copied())
-    }
 }
 
 /// The composition that [`bitlinear()`] replaces; products are rounded on the way.
 pub fn reference(x: &Tensor, w: &Quantized, bias: Option<&Tensor>) -> Result<Tensor> {
-    if x.elem_count() == 0 {
-        return packed::empty_product(x, w, bias);
-    }
-    let wide = fake_quantize(&x.to_dtype(DType::F32)?, INPUT_SCHEME)?;
-    let w = w.dequantize(DType::F32)?;
-    let bias = bias.map(|bias| bias.to_dtype(DType::F32)).transpose()?;
-    super::linear::reference(&wide, &w, bias.as_ref())?.to_dtype(x.dtype())
+    packed::reference(x, w, bias, |x| fake_quantize(&x, INPUT_SCHEME))
 }

@@ -1,6 +1,6 @@
 //! Convolutions of sequences, computed as images of one row.
 
-use super::{Act, Conv2d, ConvAlgo, ConvTranspose2d};
+use super::{with_bias, Act, Conv2d, ConvAlgo, ConvTranspose2d};
 use crate::check;
 use candle_core::{Result, Tensor};
 use candle_nn::{Conv1dConfig, ConvTranspose1dConfig};
@@ -28,7 +28,7 @@ pub fn conv1d(
     const NAME: &str = "conv1d";
     let conv = Conv2d::new(config, act, ConvAlgo::Auto);
     let (x, w) = (as_image(NAME, "x", x)?, as_image(NAME, "weight", w)?);
-    conv.apply(NAME, &x, &w, bias)?.squeeze(2)
+    conv.apply(NAME, &with_bias(&x, &w, bias))?.squeeze(2)
 }
 
 /// `act(x ∗ᵀ w + bias)` for x `[batch, channels, length]`, w `[channels, out / groups, length]` and bias `[out]`,
@@ -43,7 +43,7 @@ pub fn conv_transpose1d(
     const NAME: &str = "conv_transpose1d";
     let conv = ConvTranspose2d::new(config, [0, config.output_padding], act);
     let (x, w) = (as_image(NAME, "x", x)?, as_image(NAME, "weight", w)?);
-    conv.apply(NAME, &x, &w, bias)?.squeeze(2)
+    conv.apply(NAME, &with_bias(&x, &w, bias))?.squeeze(2)
 }
 
 /// A sequence as an image of one row.

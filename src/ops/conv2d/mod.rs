@@ -54,7 +54,7 @@ pub fn conv2d(
     params: impl Into<Conv2dParams>,
     act: Act,
 ) -> Result<Tensor> {
-    Conv2d::new(params, act, ConvAlgo::Auto).apply(NAME, x, w, bias)
+    Conv2d::new(params, act, ConvAlgo::Auto).apply(NAME, &with_bias(x, w, bias))
 }
 
 /// [`conv2d()`] by a given algorithm.
@@ -66,7 +66,7 @@ pub fn conv2d_with(
     act: Act,
     algo: ConvAlgo,
 ) -> Result<Tensor> {
-    Conv2d::new(params, act, algo).apply("conv2d_with", x, w, bias)
+    Conv2d::new(params, act, algo).apply("conv2d_with", &with_bias(x, w, bias))
 }
 
 /// [`conv2d()`] as a CustomOp of x and w, or of x, w and bias.
@@ -142,17 +142,11 @@ impl Conv2d {
         Conv2dShape::new(NAME, args[0].1.dims(), args[1].1.dims(), self.params)
     }
 
-    /// The op's result, on behalf of the function `name`.
-    pub(crate) fn apply(
-        self,
-        name: &'static str,
-        x: &Tensor,
-        w: &Tensor,
-        bias: Option<&Tensor>,
-    ) -> Result<Tensor> {
-        let args: Vec<&Tensor> = [x, w].into_iter().chain(bias).collect();
-        check::same_device(name, ARGS, &args)?;
-        let shape = self.shape(name, &op::specs(&args))?;
+    /// The op's result, on behalf of the function `name`. The arguments are x, w and perhaps a bias.
+    pub(crate) fn apply(self, name: &'static str, args: &[&Tensor]) -> Result<Tensor> {
+        check::same_device(name, ARGS, args)?;
+        let shape = self.shape(name, &op::specs(args))?;
+        let (x, w, bias) = (args[0], args[1], args.get(2).copied());
         self.algorithm_on(name, &shape, x.device(), x.dtype())?;
         if check::has_kernel(x) {
             if self.algo == ConvAlgo::Auto && shape.is_product() {
@@ -161,11 +155,11 @@ impl Conv2d {
             }
             // The activation's backward needs its input.
             if self.act != Act::Identity && args.iter().any(|t| t.track_op()) {
-                let z = self.without_act().apply(name, x, w, bias)?;
+                let z = self.without_act().apply(name, args)?;
                 return activation(&z, self.act);
             }
         }
-        op::apply(name, self, &args)
+        op::apply(name, self, args)
     }
 
     fn without_act(&self) -> Self {
@@ -190,9 +184,8 @@ impl Op for Conv2d {
 
     fn bwd(&self, inputs: &[&Tensor], _y: &Tensor, g: &Tensor) -> Grads {
         let (x, w) = (inputs[0].detach(), inputs[1].detach());
-        let bias = inputs.get(2).map(|bias| bias.detach());
-        let z = || self.without_act().apply(NAME, &x, &w, bias.as_ref());
-        let dz = grad_through_act(self.act, g, z)?;
+        let z = |args: &[&Tensor]| self.without_act().apply(NAME, args);
+        let dz = grad_before_act(self.act, inputs, g, z)?;
         let shape = Conv2dShape::new(NAME, x.dims(), w.dims(), self.params)?;
         let dx = || match x.elem_count() {
             0 => x.zeros_like(),
@@ -206,13 +199,7 @@ impl Op for Conv2d {
     }
 
     fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
-        reference::fallback(
-            args[0],
-            args[1],
-            args.get(2).copied(),
-            self.params,
-            self.act,
-        )
+        reference::fallback(args, self.params, self.act)
     }
 }
 
@@ -236,6 +223,26 @@ impl Op for WeightGrad {
     }
 
     kernels!(self, args => device::weight_grad(&self.0, args));
+}
+
+/// The arguments of a convolution.
+pub(crate) fn with_bias<'a>(
+    x: &'a Tensor,
+    w: &'a Tensor,
+    bias: Option<&'a Tensor>,
+) -> Vec<&'a Tensor> {
+    [x, w].into_iter().chain(bias).collect()
+}
+
+/// The gradient of z of a convolution `act(z)`, where `z` computes it once more from the arguments, outside the graph.
+fn grad_before_act(
+    act: Act,
+    inputs: &[&Tensor],
+    g: &Tensor,
+    z: impl FnOnce(&[&Tensor]) -> Result<Tensor>,
+) -> Result<Tensor> {
+    let detached: Vec<Tensor> = inputs.iter().map(|input| input.detach()).collect();
+    grad_through_act(act, g, || z(&detached.iter().collect::<Vec<_>>()))
 }
 
 /// A bias has one element for each channel of the result.

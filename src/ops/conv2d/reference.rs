@@ -10,13 +10,8 @@ use crate::ops::activation;
 use candle_core::{DType, Device, Result, Tensor};
 
 /// Stock's convolution where it has these params and no gradient is needed; else the reference.
-pub(super) fn fallback(
-    x: &Tensor,
-    w: &Tensor,
-    bias: Option<&Tensor>,
-    params: Conv2dParams,
-    act: Act,
-) -> Result<Tensor> {
+pub(super) fn fallback(args: &[&Tensor], params: Conv2dParams, act: Act) -> Result<Tensor> {
+    let (x, w, bias) = (args[0], args[1], args.get(2).copied());
     let Conv2dParams {
         padding: [padding, p],
         stride: [stride, s],
@@ -27,7 +22,7 @@ pub(super) fn fallback(
     let narrow = !matches!(x.dtype(), DType::F32 | DType::F64);
     // Stock fails to give some gradients, has no 16-bit convolutions on the CPU, and panics if there are no elements.
     if [p, s, d] != [padding, stride, dilation] || tracked || narrow || x.elem_count() == 0 {
-        return reference(x, w, bias, params, act);
+        return reference(args, params, act);
     }
     let z = x.conv2d(w, padding, stride, dilation, groups)?;
     finish(z, bias, act)
@@ -42,13 +37,9 @@ fn finish(z: Tensor, bias: Option<&Tensor>, act: Act) -> Result<Tensor> {
 }
 
 /// [`conv2d`](super::conv2d()) as a sum of products, one for each tap of the kernel. Stock's own convolution fails to give some gradients.
-pub fn reference(
-    x: &Tensor,
-    w: &Tensor,
-    bias: Option<&Tensor>,
-    params: Conv2dParams,
-    act: Act,
-) -> Result<Tensor> {
+/// The arguments are x, w and perhaps a bias.
+pub fn reference(args: &[&Tensor], params: Conv2dParams, act: Act) -> Result<Tensor> {
+    let (x, w, bias) = (args[0], args[1], args.get(2).copied());
     let shape = Conv2dShape::new(NAME, x.dims(), w.dims(), params)?;
     let (kernel, output, [above, left]) = (shape.kernel, shape.output, shape.padding);
     let x = x.pad_with_zeros(2, above, above)?;
@@ -85,14 +76,14 @@ fn tap_indices(shape: &Conv2dShape, dim: usize, tap: usize, device: &Device) -> 
 }
 
 /// [`conv_transpose2d`](super::conv_transpose2d()) as a sum of products, one for each tap of the kernel, each spread over the output.
+/// The arguments are x, w and perhaps a bias.
 pub fn transposed_reference(
-    x: &Tensor,
-    w: &Tensor,
-    bias: Option<&Tensor>,
+    args: &[&Tensor],
     params: Conv2dParams,
     output_padding: [usize; 2],
     act: Act,
 ) -> Result<Tensor> {
+    let (x, w, bias) = (args[0], args[1], args.get(2).copied());
     let shape = Conv2dShape::transposed(TRANSPOSED, x.dims(), w.dims(), params, output_padding)?;
     let (input, output, padding) = (shape.input, shape.output, shape.padding);
     let (batch, channels) = (shape.batch, shape.groups * shape.c_in);

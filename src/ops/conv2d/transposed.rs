@@ -7,8 +7,8 @@
 use super::metal;
 use super::shape::Conv2dShape;
 use super::{
-    activation, channel_sums, check_bias, cpu, grad_through_act, transposed_reference, Conv2d,
-    Conv2dParams, ConvAlgo, WeightGrad, ARGS,
+    activation, channel_sums, check_bias, cpu, grad_before_act, transposed_reference, with_bias,
+    Conv2d, Conv2dParams, ConvAlgo, WeightGrad, ARGS,
 };
 use crate::act::Act;
 use crate::check;
@@ -40,7 +40,7 @@ pub fn conv_transpose2d(
     act: Act,
 ) -> Result<Tensor> {
     let output_padding = [config.output_padding; 2];
-    ConvTranspose2d::new(config, output_padding, act).apply(NAME, x, w, bias)
+    ConvTranspose2d::new(config, output_padding, act).apply(NAME, &with_bias(x, w, bias))
 }
 
 /// [`conv_transpose2d`] as a CustomOp of x and w, or of x, w and bias; with groups, too: w is `[channels, out / groups, height,
@@ -89,22 +89,15 @@ impl ConvTranspose2d {
         Conv2dShape::transposed(name, x, w, self.params, self.output_padding)
     }
 
-    /// The op's result, on behalf of the function `name`.
-    pub(super) fn apply(
-        self,
-        name: &'static str,
-        x: &Tensor,
-        w: &Tensor,
-        bias: Option<&Tensor>,
-    ) -> Result<Tensor> {
-        let args: Vec<&Tensor> = [x, w].into_iter().chain(bias).collect();
+    /// The op's result, on behalf of the function `name`. The arguments are x, w and perhaps a bias.
+    pub(super) fn apply(self, name: &'static str, args: &[&Tensor]) -> Result<Tensor> {
         let tracked = args.iter().any(|t| t.track_op());
         // The activation's backward needs its input.
-        if self.act != Act::Identity && tracked && check::has_kernel(x) {
-            let z = op::apply(name, self.without_act(), &args)?;
+        if self.act != Act::Identity && tracked && check::has_kernel(args[0]) {
+            let z = op::apply(name, self.without_act(), args)?;
             return activation(&z, self.act);
         }
-        op::apply(name, self, &args)
+        op::apply(name, self, args)
     }
 
     fn without_act(&self) -> Self {
@@ -135,13 +128,12 @@ impl Op for ConvTranspose2d {
 
     fn bwd(&self, inputs: &[&Tensor], _y: &Tensor, g: &Tensor) -> Grads {
         let (x, w) = (inputs[0].detach(), inputs[1].detach());
-        let bias = inputs.get(2).map(|bias| bias.detach());
-        let z = || self.without_act().apply(NAME, &x, &w, bias.as_ref());
-        let dz = grad_through_act(self.act, g, z)?;
+        let z = |args: &[&Tensor]| self.without_act().apply(NAME, args);
+        let dz = grad_before_act(self.act, inputs, g, z)?;
         let shape = self.shape_of(NAME, x.dims(), w.dims())?;
         let dx = || {
             let conv = Conv2d::new(shape.params(), Act::Identity, ConvAlgo::Auto);
-            let dx = conv.apply(NAME, &dz, &w, None)?;
+            let dx = conv.apply(NAME, &[&dz, &w])?;
             // An output padding of a stride or more has room for further windows.
             let [rows, cols] = shape.output;
             dx.narrow(2, 0, rows)?.narrow(3, 0, cols)
@@ -151,14 +143,6 @@ impl Op for ConvTranspose2d {
     }
 
     fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
-        let bias = args.get(2).copied();
-        transposed_reference(
-            args[0],
-            args[1],
-            bias,
-            self.params,
-            self.output_padding,
-            self.act,
-        )
+        transposed_reference(args, self.params, self.output_padding, self.act)
     }
 }

@@ -30,7 +30,17 @@ impl AdapterDropout {
     }
 }
 
-impl Adapter<'_> {
+impl<'a> Adapter<'a> {
+    /// Without dropout.
+    pub fn new(a: &'a Tensor, b: &'a Tensor, scale: f32) -> Self {
+        Adapter {
+            a,
+            b,
+            scale,
+            dropout: None,
+        }
+    }
+
     pub(super) fn check(&self, name: &'static str, x: &Tensor, out: usize) -> Result<()> {
         let (a, b) = (self.a, self.b);
         check::same_device(name, Lora::ARGS, &[x, a, b])?;

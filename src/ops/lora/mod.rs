@@ -48,7 +48,7 @@ pub fn lora(
     b: &Tensor,
     scale: f32,
 ) -> Result<Tensor> {
-    dense(NAME, x, w, bias, plain(a, b, scale))
+    dense(NAME, x, w, bias, Adapter::new(a, b, scale))
 }
 
 /// [`lora()`] beside a frozen weight of any form, with dropout if wanted.
@@ -137,15 +137,6 @@ where
     up_add(&base(dtype)?, &u, &b, adapter.scale)?.to_dtype(x.dtype())
 }
 
-fn plain<'a>(a: &'a Tensor, b: &'a Tensor, scale: f32) -> Adapter<'a> {
-    Adapter {
-        a,
-        b,
-        scale,
-        dropout: None,
-    }
-}
-
 /// [`lora()`] as a CustomOp of x, A and B.
 ///
 /// ```
@@ -207,9 +198,9 @@ impl Op for Lora {
     fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
         let adapter = Adapter {
             dropout: self.dropout,
-            ..plain(args[1], args[2], self.scale)
+            ..Adapter::new(args[1], args[2], self.scale)
         };
-        reference_with(args[0], &self.weight, self.bias.as_ref(), adapter)
+        reference(args[0], &self.weight, self.bias.as_ref(), adapter)
     }
 }
 
@@ -225,22 +216,9 @@ impl Lora {
     }
 }
 
-/// The composition of stock ops that [`lora()`] replaces.
+/// The composition of stock ops that [`lora()`] replaces, and [`lora_with`] beside a dense weight.
 #[doc(hidden)]
 pub fn reference(
-    x: &Tensor,
-    w: &Tensor,
-    bias: Option<&Tensor>,
-    a: &Tensor,
-    b: &Tensor,
-    scale: f32,
-) -> Result<Tensor> {
-    reference_with(x, w, bias, plain(a, b, scale))
-}
-
-/// The composition of stock ops that [`lora_with`] replaces beside a dense weight.
-#[doc(hidden)]
-pub fn reference_with(
     x: &Tensor,
     w: &Tensor,
     bias: Option<&Tensor>,

@@ -127,8 +127,7 @@ impl Op for LoraGather {
     }
 
     fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
-        let (weight, bias) = (&self.weight, self.bias.as_ref());
-        compose(args[0], weight, bias, args[1], args[2], &self.routes)
+        reference(args[0], args[1], args[2], self)
     }
 }
 
@@ -181,29 +180,12 @@ impl Op for Outer {
     });
 }
 
-/// The composition of stock ops that [`lora_gather()`] replaces: one row after the other.
+/// The composition of stock ops that [`lora_gather()`] replaces: one row after the other. `op` holds the frozen weight and which
+/// adapter each row has.
 #[doc(hidden)]
-pub fn reference(
-    x: &Tensor,
-    w: &Tensor,
-    bias: Option<&Tensor>,
-    a: &Tensor,
-    b: &Tensor,
-    scales: &Tensor,
-    adapter_of_row: &Tensor,
-) -> Result<Tensor> {
-    compose(x, w, bias, a, b, &Routes::new(adapter_of_row, scales)?)
-}
-
-fn compose(
-    x: &Tensor,
-    w: &Tensor,
-    bias: Option<&Tensor>,
-    a: &Tensor,
-    b: &Tensor,
-    routes: &Routes,
-) -> Result<Tensor> {
-    let base = flatten_rows(&linear::reference(x, w, bias)?)?;
+pub fn reference(x: &Tensor, a: &Tensor, b: &Tensor, op: &LoraGather) -> Result<Tensor> {
+    let (w, routes) = (&op.weight, &op.routes);
+    let base = flatten_rows(&linear::reference(x, w, op.bias.as_ref())?)?;
     let rows = flatten_rows(x)?;
     let mut sums = Vec::new();
     for (i, &n) in routes.adapter_of_row().iter().enumerate() {

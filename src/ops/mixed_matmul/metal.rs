@@ -1,9 +1,10 @@
 //! Launches of kernels/mixed_matmul.metal.
 
-use super::{Quantized, WeightArgs, NAME};
+use super::{Quantized, NAME};
 use crate::metal::matmul::{Arg, Matrix};
 use crate::metal::{alloc, dtype_name, finish, grid, sources, Launch};
 use crate::ops::packed::metal::{PackedProduct, ProductParams, MAX_GEMV_ROWS, TILE};
+use crate::ops::packed::{Call, WeightArgs};
 use crate::quant::{Levels, Packing, ScaleScope, Scheme};
 use candle_core::backend::BackendStorage;
 use candle_core::{MetalDevice, MetalStorage, Result};
@@ -54,13 +55,9 @@ fn group_and_stride(scope: ScaleScope, cols: u32) -> (u32, u32) {
     }
 }
 
-pub fn forward(
-    w: &Quantized,
-    weight: WeightArgs<MetalStorage>,
-    x: Arg,
-    bias: Option<Arg>,
-) -> Result<MetalStorage> {
-    let product = PackedProduct::new(NAME, w, weight, bias)?;
+pub fn forward(call: &Call<MetalStorage>) -> Result<MetalStorage> {
+    let product = PackedProduct::new(NAME, call)?;
+    let (w, x) = (call.w, call.x);
     let (device, dtype, x) = (x.0.device(), x.0.dtype(), Matrix::new(NAME, x)?);
     let (rows, outputs) = (x.layout.rows, product.outputs);
     if rows > MAX_GEMV_ROWS {
@@ -81,7 +78,8 @@ pub fn forward(
 
 /// `x·W`, the gradient of x.
 pub fn transposed(w: &Quantized, weight: WeightArgs<MetalStorage>, x: Arg) -> Result<MetalStorage> {
-    let product = PackedProduct::new(NAME, w, weight, None)?;
+    let bias = None;
+    let product = PackedProduct::new(NAME, &Call { w, weight, x, bias })?;
     let (device, x) = (x.0.device(), Matrix::new(NAME, x)?);
     let grid = grid::blocks(x.layout.rows, product.cols, TILE);
     run(device, &product, &x, ("bwd_x_tile", ""), product.cols, grid)

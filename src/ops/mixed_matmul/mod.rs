@@ -9,12 +9,12 @@ mod cpu;
 #[cfg(feature = "metal")]
 mod metal;
 
-use super::linear::{self, column_sums, output_shape};
-use super::packed::{self, WeightArgs};
+use super::linear::{column_sums, output_shape};
+use super::packed::{self, packed_product};
 use crate::check;
 use crate::op::{self, custom_op, kernels, signature, Grads, Op, Spec};
 use crate::quant::{Quantized, ScaleScope};
-use candle_core::{DType, Result, Tensor};
+use candle_core::{Result, Tensor};
 
 const NAME: &str = "mixed_matmul";
 
@@ -68,25 +68,11 @@ pub struct MixedMatmul {
 custom_op!(MixedMatmul: CustomOp1, CustomOp2);
 
 impl Op for MixedMatmul {
-    const NAME: &'static str = NAME;
-    const ARGS: &'static [&'static str] = packed::ARGS;
+    packed_product!();
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
         check_weight(name, &self.weight)?;
         packed::check_args(name, args, &self.weight)
-    }
-
-    fn held(&self) -> Vec<&Tensor> {
-        packed::tensors(&self.weight)
-    }
-    kernels!(self, args => packed::product(NAME, &self.weight, args, device::forward));
-
-    fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
-        gradients(inputs, &self.weight, g)
-    }
-
-    fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
-        reference(args[0], &self.weight, args.get(1).copied())
     }
 }
 
@@ -133,11 +119,5 @@ impl Op for MixedMatmulT {
 
 /// The composition that [`mixed_matmul()`] replaces.
 pub fn reference(x: &Tensor, w: &Quantized, bias: Option<&Tensor>) -> Result<Tensor> {
-    if x.elem_count() == 0 {
-        return packed::empty_product(x, w, bias);
-    }
-    let wide = |t: &Tensor| t.to_dtype(DType::F32);
-    let bias = bias.map(wide).transpose()?;
-    let y = linear::reference(&wide(x)?, &w.dequantize(DType::F32)?, bias.as_ref())?;
-    y.to_dtype(x.dtype())
+    packed::reference(x, w, bias, Ok)
 }

@@ -1,11 +1,11 @@
 //! What the Metal kernels of both products have in common.
 
-use super::WeightArgs;
+use super::Call;
 use crate::check;
 use crate::layout::MatrixLayout;
 use crate::metal::matmul::Arg;
 use crate::metal::Operand;
-use crate::quant::{Quantized, Scheme};
+use crate::quant::Scheme;
 use candle_core::{MetalStorage, Result};
 
 /// Rows of x that a GEMV takes at most; more are multiplied by tiles. The kernels of kernels/bitlinear.metal and
@@ -40,12 +40,8 @@ pub struct PackedProduct<'a> {
 }
 
 impl<'a> PackedProduct<'a> {
-    pub fn new(
-        op: &str,
-        w: &'a Quantized,
-        weight: WeightArgs<'a, MetalStorage>,
-        bias: Option<Arg<'a>>,
-    ) -> Result<Self> {
+    pub fn new(op: &str, call: &Call<'a, MetalStorage>) -> Result<Self> {
+        let (w, weight, bias) = (call.w, &call.weight, call.bias);
         let (outputs, cols) = w.shape().dims2()?;
         if outputs.max(cols) > i32::MAX as usize {
             let message =

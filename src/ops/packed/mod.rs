@@ -84,7 +84,7 @@ pub(crate) fn wrong_shapes(
 
 /// The product of an empty x, computed in its own dtype: Candle cannot convert an empty tensor on Metal. The op `linear`
 /// multiplies, because Candle's own products and sums of empty tensors leave the graph: nothing would get a gradient.
-pub(crate) fn empty_product(x: &Tensor, w: &Quantized, bias: Option<&Tensor>) -> Result<Tensor> {
+fn empty_product(x: &Tensor, w: &Quantized, bias: Option<&Tensor>) -> Result<Tensor> {
     let w = match x.dtype() {
         DType::F64 => w.dequantize(DType::F32)?.to_dtype(DType::F64)?,
         dtype => w.dequantize(dtype)?,
@@ -125,14 +125,60 @@ pub(crate) fn with_weight<S: KernelStorage, R>(
     op::with_storages(name, &tensors(w), |args| f(WeightArgs::new(args)))
 }
 
+/// The arguments of a product as kernels take them.
+pub(crate) struct Call<'a, S> {
+    pub w: &'a Quantized,
+    pub weight: WeightArgs<'a, S>,
+    pub x: Arg<'a, S>,
+    pub bias: Option<Arg<'a, S>>,
+}
+
 /// The product of x with a weight, and a bias if there is one, by a device's `forward`.
 pub(crate) fn product<S: KernelStorage>(
     name: &'static str,
     w: &Quantized,
     args: Args<S>,
-    forward: impl Fn(&Quantized, WeightArgs<'_, S>, Arg<S>, Option<Arg<S>>) -> Result<S>,
+    forward: impl Fn(&Call<'_, S>) -> Result<S>,
 ) -> OpResult<S> {
-    let run = |parts: WeightArgs<'_, S>| forward(w, parts, args[0], args.get(1).copied());
-    let out = with_weight(name, w, run)?;
-    Ok((out, output_shape(args[0].1, w.shape().dims()[0])))
+    let (x, bias) = (args[0], args.get(1).copied());
+    let out = with_weight(name, w, |weight| forward(&Call { w, weight, x, bias }))?;
+    Ok((out, output_shape(x.1, w.shape().dims()[0])))
+}
+
+/// The methods of [`Op`] that the products with a field `weight` share: all but `check`. `NAME`, `gradients`, `reference` and
+/// the modules `cpu` and `metal` are those of the module that it is used in.
+macro_rules! packed_product {
+    () => {
+        const NAME: &'static str = NAME;
+        const ARGS: &'static [&'static str] = $crate::ops::packed::ARGS;
+
+        fn held(&self) -> Vec<&Tensor> {
+            $crate::ops::packed::tensors(&self.weight)
+        }
+        $crate::op::kernels!(self, args => {
+            $crate::ops::packed::product(NAME, &self.weight, args, device::forward)
+        });
+        fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> $crate::op::Grads {
+            gradients(inputs, &self.weight, g)
+        }
+        fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
+            reference(args[0], &self.weight, args.get(1).copied())
+        }
+    };
+}
+pub(crate) use packed_product;
+
+/// `x·Wᵀ + bias` in f32, rounded once, where `input` makes the product's input of x in f32.
+pub(crate) fn reference(
+    x: &Tensor,
+    w: &Quantized,
+    bias: Option<&Tensor>,
+    input: impl Fn(Tensor) -> Result<Tensor>,
+) -> Result<Tensor> {
+    if x.elem_count() == 0 {
+        return empty_product(x, w, bias);
+    }
+    let wide = |t: &Tensor| t.to_dtype(DType::F32);
+    let (weight, bias) = (w.dequantize(DType::F32)?, bias.map(wide).transpose()?);
+    linear::reference(&input(wide(x)?)?, &weight, bias.as_ref())?.to_dtype(x.dtype())
 }

@@ -63,7 +63,7 @@ fn prepared(size: Measured, x: Dims, w: Dims, config: Conv2dConfig) -> OpCase {
         "conv2d",
         &args(x, w).map(Arg::constant),
         move |t| t[0].apply_op2_no_bwd(&t[1], &kept.of(&t[1], op)?),
-        move |t| reference(&t[0], &t[1], None, config.into(), Act::Identity),
+        move |t| reference(&[&t[0], &t[1]], config.into(), Act::Identity),
     )
     .stock(move |t| t[0].conv2d(&t[1], config.padding, config.stride, 1, config.groups))
     .at(size)
@@ -81,7 +81,7 @@ fn sequence(size: Measured, x: Dims, w: Dims) -> OpCase {
         move |t| conv1d(&t[0], &t[1], None, config, Act::Identity),
         move |t| {
             let (x, w) = (t[0].unsqueeze(2)?, t[1].unsqueeze(2)?);
-            reference(&x, &w, None, config.into(), Act::Identity)?.squeeze(2)
+            reference(&[&x, &w], config.into(), Act::Identity)?.squeeze(2)
         },
     )
     .stock(|t| t[0].conv1d(&t[1], 1, 1, 1, 1))
@@ -99,7 +99,7 @@ fn transposed(size: Measured, x: Dims, w: Dims) -> OpCase {
         "conv_transpose2d",
         &args(x, w),
         move |t| conv_transpose2d(&t[0], &t[1], None, config, Act::Identity),
-        move |t| transposed_reference(&t[0], &t[1], None, config.into(), [0; 2], Act::Identity),
+        move |t| transposed_reference(&[&t[0], &t[1]], config.into(), [0; 2], Act::Identity),
     )
     .stock(|t| t[0].conv_transpose2d(&t[1], 1, 0, 2, 1))
     .at(size)

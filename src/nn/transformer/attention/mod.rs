@@ -1,4 +1,4 @@
-//! Attention with its projections.
+//! [`Attention`]: a layer with its projections, norms and rotation.
 
 mod cached;
 mod sizes;
@@ -115,10 +115,12 @@ impl Attention {
         Attention { config, ..self }
     }
 
+    /// The numbers of heads and elements.
     pub fn sizes(&self) -> &AttentionSizes {
         &self.sizes
     }
 
+    /// How keys are weighed.
     pub fn config(&self) -> &AttentionConfig {
         &self.config
     }

@@ -1,4 +1,4 @@
-//! The sizes of attention.
+//! The numbers of heads and elements of an attention layer.
 
 use crate::check;
 use candle_core::Result;
@@ -31,14 +31,17 @@ impl AttentionSizes {
         }
     }
 
+    /// Fewer heads of keys and values, each of which serves several heads of queries.
     pub fn with_kv_heads(self, kv_heads: usize) -> Self {
         AttentionSizes { kv_heads, ..self }
     }
 
+    /// Heads of another size than `hidden / heads`.
     pub fn with_head_dim(self, head_dim: usize) -> Self {
         AttentionSizes { head_dim, ..self }
     }
 
+    /// Biases of the projections.
     pub fn with_biases(self, qkv_bias: bool, output_bias: bool) -> Self {
         AttentionSizes {
             qkv_bias,
@@ -55,6 +58,7 @@ impl AttentionSizes {
         check::ensure(sound, name, message)
     }
 
+    /// The outputs of the projections to queries, keys and values.
     pub(super) fn widths(&self) -> [usize; 3] {
         [self.heads, self.kv_heads, self.kv_heads].map(|heads| heads * self.head_dim)
     }

@@ -2,31 +2,26 @@
 
 mod kernel;
 
-use super::{Levels, Quantized, ScaleScope, INPUT_SCHEME, NAME};
+use super::{Levels, ScaleScope, INPUT_SCHEME, NAME};
 use crate::cpu::activation_bytes::{ActivationBytes, RecordLayout};
 use crate::cpu::byte_simd::width;
 use crate::cpu::{gather, parallel, with_float};
-use crate::op::Arg;
 use crate::ops::linear::cpu as linear;
-use crate::ops::packed::WeightArgs;
+use crate::ops::packed::Call;
 use crate::ops::quantize::cpu::{elements, quantize};
 use candle_core::{CpuStorage, Result};
 
-pub fn forward(
-    w: &Quantized,
-    weight: WeightArgs<CpuStorage>,
-    x: Arg<CpuStorage>,
-    bias: Option<Arg<CpuStorage>>,
-) -> Result<CpuStorage> {
+pub fn forward(call: &Call<CpuStorage>) -> Result<CpuStorage> {
+    let (w, x, bias) = (call.w, call.x, call.bias);
     let (outputs, cols) = w.shape().dims2()?;
     if w.shape().elem_count() == 0 || x.1.shape().elem_count() == 0 {
         return linear::bias_only(NAME, x, outputs, bias);
     }
     let weight = Weight {
-        codes: elements(weight.codes)?,
+        codes: elements(call.weight.codes)?,
         codes_per_byte: w.scheme().per_byte(),
         outputs,
-        scales: elements(weight.scales)?,
+        scales: elements(call.weight.scales)?,
         factor: match w.scheme().levels {
             Levels::Ternary => 1,
             _ => 2,

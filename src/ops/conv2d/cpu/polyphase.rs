@@ -22,8 +22,7 @@
 //! have the same length.
 
 use super::image::Image;
-use super::widen::widen;
-use crate::cpu::element::Element;
+use crate::cpu::element::{convert, Element};
 use crate::cpu::simd::{dispatch, Kernel, Simd};
 use candle_core::DType;
 use std::ops::Range;
@@ -265,7 +264,7 @@ unsafe fn deinterleave<S: Simd, T: Element, const PHASES: usize>(
 ) {
     if PHASES == 1 {
         // SAFETY: the contract is the same for one phase.
-        return unsafe { widen(s, from, n, to[0]) };
+        return unsafe { convert(s, from, to[0], n) };
     }
     // 16-bit pixels are widened by vectors first, a piece at a time.
     const PIECE: usize = 32;
@@ -280,7 +279,7 @@ unsafe fn deinterleave<S: Simd, T: Element, const PHASES: usize>(
             let wide = if T::DTYPE == DType::F32 {
                 std::slice::from_raw_parts(from.cast::<f32>(), count)
             } else {
-                widen(s, from, count, buffer.as_mut_ptr());
+                convert(s, from, buffer.as_mut_ptr(), count);
                 &buffer[..count]
             };
             for (j, pixels) in wide.chunks_exact(PHASES.max(1)).enumerate() {

@@ -1,22 +1,10 @@
 //! Elements of any float dtype as f32.
 
 use crate::cpu::alloc;
-use crate::cpu::element::Element;
+use crate::cpu::element::{convert, Element};
 use crate::cpu::simd::{dispatch, Kernel, Simd};
 use candle_core::DType;
 use std::borrow::Cow;
-
-/// Converts `n` elements to f32.
-///
-/// # Safety
-/// `from` is valid for reads and `to` for writes of `n` elements. They don't overlap.
-#[inline(always)]
-pub unsafe fn widen<S: Simd, T: Element>(s: S, from: *const T, n: usize, to: *mut f32) {
-    for i in (0..n).step_by(S::LANES) {
-        // SAFETY: n − i elements are left from i on.
-        unsafe { f32::store_upto(s, to.add(i), n - i, T::load_upto(s, from.add(i), n - i)) };
-    }
-}
 
 /// The elements in f32: themselves if they are, else a copy.
 pub fn widened<T: Element>(data: &[T]) -> Cow<'_, [f32]> {
@@ -42,6 +30,6 @@ impl<T: Element> Kernel for WidenSlice<'_, T> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         // SAFETY: `to` has room for all of `data`.
-        unsafe { widen(s, self.data.as_ptr(), self.data.len(), self.to) }
+        unsafe { convert(s, self.data.as_ptr(), self.to, self.data.len()) }
     }
 }

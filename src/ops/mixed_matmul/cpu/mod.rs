@@ -6,11 +6,12 @@ mod decoded;
 mod fixed_point;
 mod gemv;
 
-use super::{Quantized, WeightArgs, NAME};
+use super::{Quantized, NAME};
 use crate::cpu::element::Element;
 use crate::cpu::matmul::{Matrix, Stored};
 use crate::cpu::{gather, with_float};
 use crate::ops::linear::cpu as linear;
+use crate::ops::packed::{Call, WeightArgs};
 use crate::ops::quantize::cpu::Decoder;
 use candle_core::{CpuStorage, Result};
 use decoded::Side;
@@ -23,34 +24,25 @@ type Arg<'a> = crate::op::Arg<'a, CpuStorage>;
 const MAX_GEMV_ROWS: usize = 64;
 
 /// `x·Wᵀ + bias`
-pub fn forward(
-    w: &Quantized,
-    weight: WeightArgs<CpuStorage>,
-    x: Arg,
-    bias: Option<Arg>,
-) -> Result<CpuStorage> {
-    let (outputs, _) = w.shape().dims2()?;
-    multiply(w, weight, Side::Rows(outputs), x, bias)
+pub fn forward(call: &Call<CpuStorage>) -> Result<CpuStorage> {
+    let (outputs, _) = call.w.shape().dims2()?;
+    multiply(call, Side::Rows(outputs))
 }
 
 /// `x·W`
 pub fn transposed(w: &Quantized, weight: WeightArgs<CpuStorage>, x: Arg) -> Result<CpuStorage> {
-    multiply(w, weight, Side::Cols, x, None)
+    let bias = None;
+    multiply(&Call { w, weight, x, bias }, Side::Cols)
 }
 
-fn multiply(
-    w: &Quantized,
-    weight: WeightArgs<CpuStorage>,
-    side: Side,
-    (x, xl): Arg,
-    bias: Option<Arg>,
-) -> Result<CpuStorage> {
+fn multiply(call: &Call<CpuStorage>, side: Side) -> Result<CpuStorage> {
+    let (w, (x, xl), bias) = (call.w, call.x, call.bias);
     let (outputs, cols) = w.shape().dims2()?;
-    let WeightArgs {
+    let &WeightArgs {
         codes,
         scales,
         offsets,
-    } = weight;
+    } = &call.weight;
     let decoder = Decoder::new(w.scheme(), cols, codes, scales, offsets)?;
     let (terms, width) = match side {
         Side::Rows(_) => (cols, outputs),
