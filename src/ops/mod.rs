@@ -73,7 +73,8 @@ exports! {
     group_norm: group_norm, group_norm_inplace, GroupNorm = reference;
     kl_div: kl_div, Distribution, KlDiv = reference;
     linear: frozen_linear, linear, Linear = reference;
-    linear_cross_entropy: linear_cross_entropy, LinearCrossEntropyConfig = reference;
+    linear_cross_entropy: linear_cross_entropy, linear_cross_entropy_grads, LinearCrossEntropy,
+        LinearCrossEntropyConfig = reference;
     lora: lora, lora_trained, lora_with, Adapter, AdapterDropout, FrozenWeight, Lora = reference, reference_with;
     lora_gather: lora_gather, LoraGather, NO_ADAPTER = reference;
     matmul_act: linear_act, matmul_act, MatmulAct = reference;
