@@ -89,7 +89,7 @@ pub fn run(
     };
     let dx = rounded(dx, count(0, rows * cols))?;
     let dw = rounded(dw, count(1, classes * cols))?;
-    let loss = all.reduce(chunks.losses, &chunks.total, op.loss.reduction)?;
+    let loss = all.reduce(chunks.losses, Some(&chunks.total), op.loss.reduction)?;
     Ok((loss, [dx, dw]))
 }
 
@@ -191,7 +191,7 @@ impl Chunks<'_> {
         let place = (&*self.losses, chunk.start * float.size_in_bytes());
         losses.losses(
             (&operand, RowStrides::contiguous(classes)),
-            &self.total,
+            Some(&self.total),
             place,
             &factors,
         )?;
