@@ -41,18 +41,45 @@ inline float weight_of(device const T* weight, ulong target, constant LossParams
     return p.has_weight != 0u && target < p.cols ? float(weight[target]) : 1.0f;
 }
 
-// What each loss counts for in the result.
-inline float unit_of(device const float* total, constant LossParams& p) {
-    return p.mean != 0u ? p.sign / total[0] : p.sign;
+// What each loss counts for in the result. The total is the divisor of a mean, and 1 for other reductions.
+inline float unit_of(float total, constant LossParams& p) {
+    return p.sign / total;
 }
 
 // What each loss is multiplied by before the sum: a divisor of 0 divides the sum instead.
-inline float share_of(device const float* total, constant LossParams& p) {
-    return p.mean != 0u && total[0] == 0.0f ? p.sign : unit_of(total, p);
+inline float share_of(float total, constant LossParams& p) {
+    return total == 0.0f ? p.sign : unit_of(total, p);
+}
+
+// A buffer that only the kernels of a mean read.
+inline float total_of(device const float* total, constant LossParams& p) {
+    return p.mean != 0u ? total[0] : 1.0f;
 }
 
 // ---- The divisor of a mean, and the sum of all losses: one threadgroup ----
 
+// The weights of the targets that count.
+template <typename T>
+inline float weights_of_targets(
+    device const uchar* targets,
+    device const T* weight,
+    constant LossParams& p,
+    RowThread t
+) {
+    float sum = 0.0f;
+    for (uint i = t.first / 4u; i < p.rows; i += t.step / 4u) {
+        ulong target = index_at(targets, i, p.index_bytes);
+        sum += is_ignored(target, p) ? 0.0f : weight_of(weight, target, p);
+    }
+    return row_sum<true>(sum, t);
+}
+
+// A sum divided by 0: a mean of no rows, or of weights that add up to nothing.
+inline float divided_by_zero(float sum) {
+    return sum == 0.0f ? not_a_number() : sum * as_type<float>(0x7F800000u);
+}
+
+// For losses that are made in several dispatches.
 template <typename T>
 [[kernel]] void cross_entropy_total(
     device const uchar* targets [[buffer(0)]],
@@ -62,17 +89,13 @@ template <typename T>
     ROW_ARGUMENTS
 ) {
     BEGIN_ROW(true, 1u)
-    float sum = 0.0f;
-    for (uint i = t.first / 4u; i < p.rows; i += t.step / 4u) {
-        ulong target = index_at(targets, i, p.index_bytes);
-        sum += is_ignored(target, p) ? 0.0f : weight_of(weight, target, p);
-    }
-    sum = row_sum<true>(sum, t);
+    float sum = weights_of_targets(targets, weight, p, t);
     if (t.first == 0u) {
         total[0] = sum;
     }
 }
 
+// Of losses that have been divided by the total.
 template <typename T>
 [[kernel]] void cross_entropy_sum(
     device const float* losses [[buffer(0)]],
@@ -88,9 +111,38 @@ template <typename T>
     }
     sum = row_sum<true>(sum, t);
     if (t.first == 0u) {
-        // Divided by 0: a mean of no rows, or of weights that add up to nothing.
-        float quotient = sum == 0.0f ? not_a_number() : sum * as_type<float>(0x7F800000u);
-        y[0] = T(p.mean != 0u && total[0] == 0.0f ? quotient : sum);
+        y[0] = T(p.mean != 0u && total[0] == 0.0f ? divided_by_zero(sum) : sum);
+    }
+}
+
+// The mean of losses that have not been divided yet. Divides the factors of their gradients, if there are any.
+template <typename T, bool GRADIENTS>
+[[kernel]] void cross_entropy_mean(
+    device const float* losses [[buffer(0)]],
+    device const uchar* targets [[buffer(1)]],
+    device const T* weight [[buffer(2)]],
+    device uint* factors [[buffer(3)]],
+    device T* y [[buffer(4)]],
+    constant LossParams& p [[buffer(5)]],
+    ROW_ARGUMENTS
+) {
+    BEGIN_ROW(true, 1u)
+    float total = weights_of_targets(targets, weight, p, t);
+    float unit = unit_of(total, p);
+    float share = share_of(total, p);
+    float sum = 0.0f;
+    for (uint i = t.first / 4u; i < p.rows; i += t.step / 4u) {
+        sum += losses[i] * share;
+        if (GRADIENTS) {
+            device uint* f = factors + ulong(i) * FACTORS;
+            f[1] = as_type<uint>(as_type<float>(f[1]) * unit);
+            f[2] = as_type<uint>(as_type<float>(f[2]) * unit);
+            f[3] = as_type<uint>(as_type<float>(f[3]) * unit);
+        }
+    }
+    sum = row_sum<true>(sum, t);
+    if (t.first == 0u) {
+        y[0] = T(total == 0.0f ? divided_by_zero(sum) : sum);
     }
 }
 
@@ -179,7 +231,8 @@ template <typename T, bool WIDE>
         return;
     }
     float w = weight_of(weight, target, p);
-    float unit = unit_of(total, p);
+    float divisor = total_of(total, p);
+    float unit = unit_of(divisor, p);
     float log_sum = log(sum);
     float lse = top + log_sum;
     float logit = target < p.cols ? float(x[target]) : not_a_number();
@@ -195,7 +248,7 @@ template <typename T, bool WIDE>
     }
     // A target that is no class makes NaNs of the whole row.
     scale = target < p.cols ? scale : logit;
-    losses[t.row] = loss * share_of(total, p);
+    losses[t.row] = loss * share_of(divisor, p);
     float4 kept = float4(top, scale * unit / sum, p.hit * w * unit, p.spread * unit);
     write_factors(row_factors, kept, target < p.cols ? uint(target) : 0u);
 }
@@ -294,9 +347,8 @@ template <typename T>
     device const T* x [[buffer(0)]],
     device const uchar* targets [[buffer(1)]],
     device const T* weight [[buffer(2)]],
-    device const float* total [[buffer(3)]],
-    device float* losses [[buffer(4)]],
-    constant LossParams& p [[buffer(5)]],
+    device float* losses [[buffer(3)]],
+    constant LossParams& p [[buffer(4)]],
     uint row [[thread_position_in_grid]]
 ) {
     if (row >= p.rows) {
@@ -306,7 +358,7 @@ template <typename T>
     float loss = 0.0f;
     if (!is_ignored(target, p)) {
         float v = target < p.cols ? float(x[row_offset(row, p.x) + target]) : not_a_number();
-        loss = -v * weight_of(weight, target, p) * share_of(total, p);
+        loss = -v * weight_of(weight, target, p);
     }
     losses[row] = loss;
 }
@@ -328,7 +380,8 @@ template <typename T>
     }
     ulong target = index_at(targets, at.y, p.index_bytes);
     bool ignored = is_ignored(target, p);
-    float hit = -float(grad[grad_rows != 0u ? at.y : 0u]) * weight_of(weight, target, p) * unit_of(total, p);
+    float hit = -float(grad[grad_rows != 0u ? at.y : 0u]) * weight_of(weight, target, p)
+        * unit_of(total_of(total, p), p);
     float rest = ignored || target < p.cols ? 0.0f : not_a_number();
     ulong place = ignored ? ~ulong(0) : target - col;
     float4 d = float4(
@@ -342,6 +395,8 @@ template <typename T>
 
 FOR_DTYPES(cross_entropy_total, "cross_entropy_total")
 FOR_DTYPES(cross_entropy_sum, "cross_entropy_sum")
+FOR_DTYPES_WITH(cross_entropy_mean, "cross_entropy_mean", true)
+FOR_DTYPES_WITH(cross_entropy_mean, "cross_entropy_mean_only", false)
 KERNEL("cross_entropy_narrow_f16", cross_entropy_narrow<half>)
 KERNEL_BF16("cross_entropy_narrow_bf16", cross_entropy_narrow<bfloat>)
 FOR_DTYPES_WITH(cross_entropy_fwd, "cross_entropy_fwd_simd", false)

@@ -33,44 +33,129 @@ template <typename T>
     store4(y + ulong(at.y) * p.cols + col, left, aligned, v);
 }
 
-// A row of the weight and 512 of its columns for each threadgroup of 128 threads. It looks at 128 ids at a time, one for each
-// thread; where some are its own, all threads add the gradients of their positions, in order.
+// ---- Positions sorted by their ids ----
+//
+// A key is an id above its position: sorted keys have equal ids side by side, in the order of their positions. Blocks of keys
+// are sorted in threadgroup memory, and then each key finds its place among the others by a binary search in every other
+// block. Ids outside of the vocabulary come last.
+
+#define SORT_BLOCK 1024u
+
+struct SortParams {
+    ulong vocabulary;
+    uint ids;
+    uint index_bytes;
+    uint width;  // keys of a block, a power of 2 up to SORT_BLOCK
+    uint blocks;
+};
+
+inline ulong key_at(device const uchar* ids, uint position, constant SortParams& p) {
+    if (position >= p.ids) {
+        return ~ulong(0);
+    }
+    ulong id = index_at(ids, position, p.index_bytes);
+    return (id < p.vocabulary ? id << 32 : ulong(0xFFFFFFFFu) << 32) | ulong(position);
+}
+
+// A bitonic sort of one block by one threadgroup: runs of `size` keys, which rise and fall by turns, are merged.
+[[kernel]] void embedding_sort(
+    device const uchar* ids [[buffer(0)]],
+    device ulong* keys [[buffer(1)]],
+    constant SortParams& p [[buffer(2)]],
+    uint group [[threadgroup_position_in_grid]],
+    uint thread_index [[thread_index_in_threadgroup]],
+    uint threads [[threads_per_threadgroup]]
+) {
+    threadgroup ulong block[SORT_BLOCK];
+    uint first = group * p.width;
+    for (uint i = thread_index; i < p.width; i += threads) {
+        block[i] = key_at(ids, first + i, p);
+    }
+    for (uint size = 2u; size <= p.width; size *= 2u) {
+        for (uint stride = size / 2u; stride > 0u; stride /= 2u) {
+            threadgroup_barrier(mem_flags::mem_threadgroup);
+            for (uint i = thread_index; i < p.width / 2u; i += threads) {
+                uint low = 2u * i - (i & (stride - 1u));
+                uint high = low + stride;
+                bool falls = (low & size) != 0u;
+                ulong a = block[low];
+                ulong b = block[high];
+                bool swap = (a > b) != falls;
+                block[low] = swap ? b : a;
+                block[high] = swap ? a : b;
+            }
+        }
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    for (uint i = thread_index; i < p.width; i += threads) {
+        if (first + i < p.ids) {
+            keys[first + i] = block[i];
+        }
+    }
+}
+
+// The first of the keys from `low` to `high` that is not below `key`.
+inline uint lower_bound(device const ulong* keys, uint low, uint high, ulong key) {
+    while (low < high) {
+        uint middle = low + (high - low) / 2u;
+        if (keys[middle] < key) {
+            low = middle + 1u;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+// A thread for each key.
+[[kernel]] void embedding_merge(
+    device const ulong* keys [[buffer(0)]],
+    device ulong* sorted [[buffer(1)]],
+    constant SortParams& p [[buffer(2)]],
+    uint i [[thread_position_in_grid]]
+) {
+    if (i >= p.ids) {
+        return;
+    }
+    ulong key = keys[i];
+    uint own = i / p.width;
+    uint place = i - own * p.width;
+    for (uint block = 0u; block < p.blocks; block++) {
+        if (block != own) {
+            uint first = block * p.width;
+            uint end = first + min(p.width, p.ids - first);
+            place += lower_bound(keys, first, end, key) - first;
+        }
+    }
+    sorted[place] = key;
+}
+
+// ---- The gradient: four columns of a row of the weight for each thread, which adds up the segment of the row's id ----
+
 template <typename T>
 [[kernel]] void embedding_bwd(
     device const T* g [[buffer(0)]],
-    device const uchar* ids [[buffer(1)]],
+    device const ulong* keys [[buffer(1)]],
     device T* dw [[buffer(2)]],
     constant EmbeddingParams& p [[buffer(3)]],
-    uint2 group [[threadgroup_position_in_grid]],
-    uint thread_index [[thread_index_in_threadgroup]],
-    uint lane [[thread_index_in_simdgroup]],
-    uint simdgroup [[simdgroup_index_in_threadgroup]]
+    uint2 at [[thread_position_in_grid]]
 ) {
-    threadgroup uint found[4];
-    ulong col = ulong(group.x) * 512u + thread_index * 4u;
+    ulong col = ulong(at.x) * 4u;
+    if (col >= p.cols) {
+        return;
+    }
+    ulong left = p.cols - col;
     bool aligned = p.aligned != 0u;
     float4 sum = float4(0.0f);
-    for (uint first = 0u; first < p.ids; first += 128u) {
-        uint position = first + thread_index;
-        bool own = position < p.ids && index_at(ids, position, p.index_bytes) == group.y;
-        uint mask = simd_or(own ? 1u << lane : 0u);
-        if (lane == 0u) {
-            found[simdgroup] = mask;
+    ulong end = (ulong(at.y) + 1u) << 32;
+    for (uint i = lower_bound(keys, 0u, p.ids, ulong(at.y) << 32); i < p.ids; i++) {
+        ulong key = keys[i];
+        if (key >= end) {
+            break;
         }
-        threadgroup_barrier(mem_flags::mem_threadgroup);
-        for (uint k = 0u; k < 4u; k++) {
-            for (uint left = found[k]; left != 0u; left &= left - 1u) {
-                uint row = first + k * 32u + ctz(left);
-                if (col < p.cols) {
-                    sum += load4(g + row_offset(row, p.rows) + col, p.cols - col, aligned, 0.0f);
-                }
-            }
-        }
-        threadgroup_barrier(mem_flags::mem_threadgroup);
+        sum += load4(g + row_offset(uint(key), p.rows) + col, left, aligned, 0.0f);
     }
-    if (col < p.cols) {
-        store4(dw + ulong(group.y) * p.cols + col, p.cols - col, aligned, sum);
-    }
+    store4(dw + ulong(at.y) * p.cols + col, left, aligned, sum);
 }
 
 FOR_DTYPES(embedding_fwd, "embedding_fwd")

@@ -8,7 +8,9 @@ use candle_fused::nn::kv_cache::{FixedKvCache, FixedKvConfig, KvCache};
 use candle_fused::nn::lora::{LoraConfig, LoraLinear};
 use candle_fused::ops::{attention, AttentionConfig};
 use candle_fused::ops::{conv2d, conv2d_with, Act, Conv2dParams, ConvAlgo};
-use candle_fused::ops::{linear_cross_entropy, lora_with, Adapter, LinearCrossEntropyConfig};
+use candle_fused::ops::{
+    linear_cross_entropy, linear_cross_entropy_grads, lora_with, Adapter, LinearCrossEntropyConfig,
+};
 use candle_nn::{Linear, VarBuilder, VarMap};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -268,28 +270,73 @@ fn a_loss_without_its_logits() -> Result<()> {
     const ROWS: usize = 512;
     const CLASSES: usize = 4096;
     const LOGITS: usize = ROWS * CLASSES * 4;
-    let _alone = ALONE.lock().unwrap();
+    /// A chunk, and what products keep in order to multiply.
+    const SCRATCH: usize = LOGITS / 8;
+    let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
     let var = |rows: usize| Var::from_tensor(&Tensor::rand(-1f32, 1., (rows, 64), &Device::Cpu)?);
     let (x, w) = (var(ROWS)?, var(CLASSES)?);
+    let (dx, dw) = (x.elem_count() * 4, w.elem_count() * 4);
     let target = Tensor::zeros(ROWS, DType::U32, &Device::Cpu)?;
     let config = LinearCrossEntropyConfig {
         chunk_rows: Some(32),
         ..Default::default()
     };
-    let forward = memory(|| {
-        linear_cross_entropy(&x.detach(), &w.detach(), &target, &config)?;
-        Ok(())
-    })?;
-    assert!(forward.peak < LOGITS / 8, "{} bytes", forward.peak);
-    let train = memory(|| {
-        let grads = linear_cross_entropy(&x, &w, &target, &config)?.backward()?;
-        assert!(grads.get(&x).is_some() && grads.get(&w).is_some());
-        Ok(())
-    })?;
-    // The gradient of w is an eighth of the logits, and Candle's backward has it three times: as it comes, zeros, and the sum.
-    // The rest is a chunk, and what products keep in order to multiply.
-    assert!(train.largest < LOGITS / 7, "{} bytes", train.largest);
-    assert!(train.peak < LOGITS, "{} bytes", train.peak);
+    let loss = |x: &Tensor, w: &Tensor| linear_cross_entropy(x, w, &target, &config);
+    let forward = memory(|| loss(&x.detach(), &w.detach()).map(drop))?;
+    assert!(forward.peak < SCRATCH, "{} bytes", forward.peak);
+    // Loss and gradients, and nothing else. What products pack matrices into is made once for each thread.
+    let grads = || linear_cross_entropy_grads(&x, &w, &target, &config).map(drop);
+    grads()?;
+    let made = memory(grads)?;
+    assert!(made.peak < dx + dw + SCRATCH, "{} bytes", made.peak);
+    for scale in [1.0, 0.5] {
+        let train = memory(|| {
+            let grads = (loss(&x, &w)? * scale)?.backward()?;
+            assert!(grads.get(&x).is_some() && grads.get(&w).is_some());
+            Ok(())
+        })?;
+        // Candle's backward has each gradient three times: as it comes, zeros, and the sum.
+        assert!(train.largest <= dw, "{} bytes", train.largest);
+        let most = 3 * dw + 3 * dx + SCRATCH / 4;
+        assert!(train.peak < most, "{scale}: {} bytes", train.peak);
+        // A frozen head has no gradient.
+        let train = memory(|| (loss(&x, &w.detach())? * scale)?.backward().map(drop))?;
+        assert!(train.peak < 3 * dx + SCRATCH, "{} bytes", train.peak);
+    }
+    // The graph does not keep the gradients that a pass has been given.
+    let loss = loss(&x, &w)?;
+    let before = NOW.load(Relaxed);
+    drop(loss.backward()?);
+    let freed = before.saturating_sub(NOW.load(Relaxed));
+    assert!(freed + 4096 >= dx + dw, "{freed} bytes");
+    Ok(())
+}
+
+/// However large the vocabulary, the chunks of a loss take 64 MB, or a sixteenth of W, at most.
+#[test]
+fn a_loss_over_a_large_vocabulary() -> Result<()> {
+    let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
+    for (classes, cols) in [(1 << 19, 17), (1 << 20, 17)] {
+        for dtype in [DType::F32, DType::BF16] {
+            let x = Tensor::rand(-1f32, 1., (80, cols), &Device::Cpu)?.to_dtype(dtype)?;
+            let w = Tensor::rand(-1f32, 1., (classes, cols), &Device::Cpu)?.to_dtype(dtype)?;
+            let x = Var::from_tensor(&x)?;
+            let target = Tensor::zeros(80, DType::U32, &Device::Cpu)?;
+            let train = || {
+                let loss = linear_cross_entropy(&x, &w, &target, &Default::default())?;
+                loss.backward().map(drop)
+            };
+            train()?;
+            let train = memory(train)?;
+            let chunk = (64 << 20).max(classes * cols * 4 / 16);
+            let peak = train.peak;
+            println!("{classes} x {cols} {dtype:?}: {peak} bytes");
+            assert!(
+                peak < chunk + (8 << 20),
+                "{classes} classes, {dtype:?}: {peak} bytes"
+            );
+        }
+    }
     Ok(())
 }
 

@@ -73,12 +73,13 @@ exports! {
     group_norm: group_norm, group_norm_inplace, GroupNorm = reference;
     kl_div: kl_div, Distribution, KlDiv = reference;
     linear: frozen_linear, linear, Linear = reference;
-    linear_cross_entropy: linear_cross_entropy, LinearCrossEntropyConfig = reference;
+    linear_cross_entropy: linear_cross_entropy, linear_cross_entropy_grads, LinearCrossEntropy,
+        LinearCrossEntropyConfig = reference;
     lora: lora, lora_trained, lora_with, Adapter, AdapterDropout, FrozenWeight, Lora = reference;
     lora_gather: lora_gather, LoraGather, NO_ADAPTER = reference;
     matmul_act: linear_act, matmul_act, MatmulAct = reference;
     mixed_matmul: mixed_matmul, MixedMatmul = reference;
-    qk_norm_rope: qk_norm_rope, QkNormRope = reference;
+    qk_norm_rope: qk_norm_rope, HeadNormRope, QkNormRope = reference;
     quantize: dequantize, fake_quantize, fake_quantize_clipped, quantize, Dequantize, FakeQuantize = reference,
         reference_dequantize, reference_quantize;
     reduce: max_all, max_last_dim, mean_all, mean_last_dim, sum_all, sum_last_dim, Over, Reduce, Reduction =

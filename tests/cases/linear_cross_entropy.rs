@@ -5,9 +5,10 @@ use super::form::Form;
 use super::refused::{Refused, Wrong};
 use super::size::{size, Kind, Measured};
 use super::{zeros, Arg, Fill, Grid, OpCase, Reject};
-use candle_core::{DType, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor};
 use candle_fused::ops::{
-    linear_cross_entropy, CrossEntropyConfig, LinearCrossEntropyConfig, LossReduction,
+    linear_cross_entropy, CrossEntropyConfig, LinearCrossEntropy, LinearCrossEntropyConfig,
+    LossReduction,
 };
 use candle_fused::reference::linear_cross_entropy::reference;
 
@@ -96,9 +97,20 @@ pub fn cases() -> Vec<OpCase> {
     ]
 }
 
-/// None: the op has four tensors.
 pub fn custom_ops() -> Result<Vec<Form>> {
-    Ok(vec![])
+    let plain = LinearCrossEntropyConfig::default;
+    let weighted = |count: usize| -> Result<LinearCrossEntropyConfig> {
+        let mut config = with(LossReduction::Sum, 0.1, Some(2.0));
+        config.loss.weight = Some(Tensor::ones(count, DType::F32, &Device::Cpu)?);
+        Ok(config)
+    };
+    Ok(forms! {
+        LinearCrossEntropy { config: plain() } => CustomOp3;
+        LinearCrossEntropy { config: weighted(4)? } => CustomOp3;
+        LinearCrossEntropy { config: weighted(1000)? } => CustomOp3;
+        LinearCrossEntropy { config: LinearCrossEntropyConfig { chunk_rows: Some(usize::MAX), ..plain() } } => CustomOp3;
+        LinearCrossEntropy { config: LinearCrossEntropyConfig { softcap: Some(f32::NAN), ..plain() } } => CustomOp3;
+    })
 }
 
 pub fn rejects() -> Vec<Reject> {
@@ -155,5 +167,6 @@ pub fn refused(w: &Wrong) -> Vec<Refused> {
     refused! {
         linear_cross_entropy(&w.x, &w.wide, &w.integers, &config);
         linear_cross_entropy(&w.x, &w.weight, &w.three, &config);
+        linear_cross_entropy_grads(&w.x, &w.wide, &w.integers, &config);
     }
 }

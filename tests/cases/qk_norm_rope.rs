@@ -5,7 +5,8 @@ use super::size::{size, ALL};
 use super::{zeros, Arg, Fill, Grid, Kind, OpCase, Reject, Size};
 use candle_core::{Device, Result, Tensor};
 use candle_fused::ops::{
-    qk_norm_rope, QkNormRope, Rope, RopeLayout, RopePairs, RopePositions, RopeSections,
+    qk_norm_rope, HeadNormRope, QkNormRope, Rope, RopeLayout, RopePairs, RopePositions,
+    RopeSections,
 };
 use candle_fused::reference::qk_norm_rope::reference;
 
@@ -156,9 +157,33 @@ pub fn cases() -> Vec<OpCase> {
     ]
 }
 
-/// The op takes more tensors than a CustomOp can.
+/// The CustomOp, with fields that suit and that don't.
 pub fn custom_ops() -> Result<Vec<Form>> {
-    Ok(vec![])
+    let table = |dims: &[usize]| zeros(dims, &Device::Cpu);
+    let (cos, other) = (table(&[4, 2])?, table(&[4, 1])?);
+    let norm = |eps: f32, rope: Rope| QkNormRope {
+        eps,
+        weight_offset: 1.0,
+        rope,
+    };
+    let at = |ids: &[u32]| -> Result<Rope> {
+        Ok(Rope {
+            positions: RopePositions::Ids(Tensor::new(ids, &Device::Cpu)?),
+            ..Rope::default()
+        })
+    };
+    let thd = Rope {
+        layout: RopeLayout::PositionsFirst,
+        ..Rope::default()
+    };
+    Ok(forms! {
+        HeadNormRope { norm: norm(1e-5, Rope::default()), cos: cos.clone(), sin: cos.clone() } => CustomOp2;
+        HeadNormRope { norm: norm(1e-5, thd.clone()), cos: cos.clone(), sin: cos.clone() } => CustomOp2;
+        HeadNormRope { norm: norm(1e-5, at(&[3, 0, 1, 2])?), cos: cos.clone(), sin: cos.clone() } => CustomOp2;
+        HeadNormRope { norm: norm(1e-5, at(&[3, 0, 9, 2])?), cos: cos.clone(), sin: cos.clone() } => CustomOp2;
+        HeadNormRope { norm: norm(1e-5, Rope::default()), cos: cos.clone(), sin: other.clone() } => CustomOp2;
+        HeadNormRope { norm: norm(f32::NAN, Rope::default()), cos: cos.clone(), sin: cos.clone() } => CustomOp2;
+    })
 }
 
 fn call(d: &Device, k: &[usize], weight: usize, eps: f32) -> Result<()> {

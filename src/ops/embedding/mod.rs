@@ -1,9 +1,10 @@
 //! Looking up rows of a weight: `y[i] = weight[ids[i]]`.
 //!
 //! Backward: `dweight[v] = Σ g[i]` over the positions i whose id is v, added up in f32 in the order of the positions and
-//! rounded once, so that it has the same bits on every run; rows that no id names are 0. On the CPU the positions are
-//! sorted by their ids, by counting, and the threads share out the segments of equal ids. On Metal nothing is sorted: a
-//! threadgroup for each row of the weight, which has to be written anyway, looks for its id among all ids, 128 at a time.
+//! rounded once, so that it has the same bits on every run; rows that no id names are 0. The positions are sorted by their
+//! ids, so that equal ids are a segment. On the CPU they are sorted by counting, and the threads share out the segments. On
+//! Metal blocks of 1024 are sorted by a threadgroup each, then merged; each row of the weight, which has to be written anyway,
+//! finds its segment by a binary search and adds it up.
 
 mod cpu;
 #[cfg(feature = "metal")]

@@ -1,6 +1,7 @@
 //! Chunks of rows on the CPU.
 
 use super::{Settings, NAME};
+use crate::check;
 use crate::cpu::alloc;
 use crate::cpu::element::Element;
 use crate::cpu::elementwise::{map_in_place, map_run, ElementwiseOp, Map};
@@ -13,7 +14,7 @@ use crate::cpu::{gather, with_float};
 use crate::op::{Arg, Args};
 use crate::ops::cross_entropy::cpu::{RowGradients, RowLosses, Terms};
 use crate::ops::targets;
-use candle_core::{CpuStorage, DType, Result};
+use candle_core::{CpuStorage, DType, Result, Storage};
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -47,7 +48,7 @@ pub fn run(
         let loss = chunks.terms.reduce::<T>(losses, op.loss.reduction);
         let grads = match grad {
             None => [dx, dw].map(CpuStorage::F32),
-            Some(_) => [dx, dw].map(narrowed::<T>),
+            Some(_) => [narrowed::<T>(dx), narrowed::<T>(dw)],
         };
         Ok((T::wrap(loss), grads))
     })
@@ -58,11 +59,47 @@ fn widened<T: Element>((storage, layout): Arg<CpuStorage>) -> Result<Vec<f32>> {
     Ok(values.iter().map(|v| v.widen()).collect())
 }
 
-fn narrowed<T: Element>(values: Vec<f32>) -> CpuStorage {
-    match T::DTYPE {
-        DType::F32 => CpuStorage::F32(values),
-        _ => T::wrap(rounded(&values)),
+/// For a graph.
+pub fn storage(storage: CpuStorage) -> Storage {
+    Storage::Cpu(storage)
+}
+
+/// A gradient that was made for a gradient of 1 of the loss, in the dtype of its tensor.
+pub fn finished(mut values: Vec<f32>, grad: f32, dtype: DType) -> Result<CpuStorage> {
+    // Nearly always it is 1.
+    if grad != 1.0 {
+        map_in_place(&mut values, [], Scaled { factor: grad });
     }
+    match dtype {
+        DType::F32 => Ok(CpuStorage::F32(values)),
+        DType::F16 => Ok(narrowed::<half::f16>(values)),
+        DType::BF16 => Ok(narrowed::<half::bf16>(values)),
+        dtype => Err(check::unsupported_dtype(NAME, dtype)),
+    }
+}
+
+/// The values, rounded: from the last ones on, so that their memory can be given back piece by piece. The values and their
+/// roundings are then hardly more than the values alone.
+fn narrowed<T: Element>(mut values: Vec<f32>) -> CpuStorage {
+    /// 64 MB of values.
+    const PIECE: usize = 16 << 20;
+    let count = values.len();
+    if T::DTYPE == DType::F32 {
+        return CpuStorage::F32(values);
+    }
+    // SAFETY: the pieces cover all elements.
+    let out = unsafe {
+        alloc::build(count, |out: *mut T| {
+            while !values.is_empty() {
+                let start = (values.len() - 1) / PIECE * PIECE;
+                let piece = rounded::<T>(&values[start..]);
+                std::ptr::copy_nonoverlapping(piece.as_ptr(), out.add(start), piece.len());
+                values.truncate(start);
+                values.shrink_to_fit();
+            }
+        })
+    };
+    T::wrap(out)
 }
 
 /// All that a chunk reads.
@@ -81,7 +118,7 @@ impl<T: Element> Chunks<'_, T> {
     /// The losses, dx and dw; nothing for what is not wanted.
     fn run(&self, [wants_x, wants_w]: [bool; 2]) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
         let (rows, cols, classes) = (self.x.rows, self.x.cols, self.w.rows);
-        let step = self.op.chunk_rows(rows, classes);
+        let step = self.op.chunk_rows(rows, [classes, cols]);
         let count = |wanted, count| if wanted { count } else { 0 };
         let mut logits = Vec::with_capacity(step.min(rows) * classes);
         let (mut losses, mut dx) = (
@@ -193,6 +230,47 @@ impl<T: Element> Chunks<'_, T> {
     }
 }
 
+/// A map as an elementwise op.
+macro_rules! elementwise {
+    ($map:ty) => {
+        impl ElementwiseOp<f32, 1, 1> for $map {
+            fn cost(&self) -> usize {
+                Self::COST
+            }
+
+            #[inline(always)]
+            unsafe fn run<S: Simd>(
+                &self,
+                s: S,
+                _: usize,
+                x: [*const f32; 1],
+                y: [*mut f32; 1],
+                n: usize,
+            ) {
+                // SAFETY: the caller's promise is the same.
+                unsafe { map_run(s, *self, x, y, n) }
+            }
+        }
+    };
+}
+
+/// `factor · x`
+#[derive(Clone, Copy)]
+struct Scaled {
+    factor: f32,
+}
+
+impl Map<1, 1> for Scaled {
+    const COST: usize = 1;
+
+    #[inline(always)]
+    fn map<S: Simd>(&self, s: S, [x]: [S::F; 1]) -> [S::F; 1] {
+        [s.mul(x, s.splat(self.factor))]
+    }
+}
+
+elementwise!(Scaled);
+
 /// `cap · tanh(x / cap)`
 #[derive(Clone, Copy)]
 struct Capped {
@@ -209,14 +287,4 @@ impl Map<1, 1> for Capped {
     }
 }
 
-impl ElementwiseOp<f32, 1, 1> for Capped {
-    fn cost(&self) -> usize {
-        Self::COST
-    }
-
-    #[inline(always)]
-    unsafe fn run<S: Simd>(&self, s: S, _: usize, x: [*const f32; 1], y: [*mut f32; 1], n: usize) {
-        // SAFETY: the caller's promise is the same.
-        unsafe { map_run(s, *self, x, y, n) }
-    }
-}
+elementwise!(Capped);

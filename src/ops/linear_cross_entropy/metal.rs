@@ -8,7 +8,7 @@ use crate::op::{Arg, Args};
 use crate::ops::cross_entropy::metal::{of_nothing, Gradients, Rows};
 use crate::ops::cross_entropy::{LossReduction, FACTORS};
 use candle_core::backend::{BackendDevice, BackendStorage};
-use candle_core::{CpuStorage, DType, Layout, MetalDevice, MetalStorage, Result, Shape};
+use candle_core::{CpuStorage, DType, Layout, MetalDevice, MetalStorage, Result, Shape, Storage};
 use candle_metal_kernels::metal::Buffer;
 use std::ops::Range;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ pub fn run(
     };
     let mut dx = memory(count(0, rows * cols), float)?;
     let dw = alloc(device, count(1, classes * cols), float)?;
-    let step = op.chunk_rows(rows, classes);
+    let step = op.chunk_rows(rows, [classes, cols]);
     for start in (0..rows).step_by(step) {
         let chunk = start..rows.min(start + step);
         let dlogits = chunks.gradient(chunk.clone(), wanted[0] || wanted[1])?;
@@ -89,8 +89,13 @@ pub fn run(
     };
     let dx = rounded(dx, count(0, rows * cols))?;
     let dw = rounded(dw, count(1, classes * cols))?;
-    let loss = all.reduce(chunks.losses, &chunks.total, op.loss.reduction)?;
+    let loss = all.reduce(chunks.losses, Some(&chunks.total), op.loss.reduction)?;
     Ok((loss, [dx, dw]))
+}
+
+/// For a graph.
+pub fn storage(storage: MetalStorage) -> Storage {
+    Storage::Metal(storage)
 }
 
 /// A tensor as a matrix and where it begins, copied where no single stride leads from row to row.
@@ -186,7 +191,7 @@ impl Chunks<'_> {
         let place = (&*self.losses, chunk.start * float.size_in_bytes());
         losses.losses(
             (&operand, RowStrides::contiguous(classes)),
-            &self.total,
+            Some(&self.total),
             place,
             &factors,
         )?;

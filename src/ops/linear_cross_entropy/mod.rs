@@ -12,13 +12,19 @@
 //! └ …      └──────────┘
 //! ```
 //!
+//! A chunk is as many rows as make 64 MB of logits. Of a large vocabulary that would be few, and each chunk reads W and adds
+//! to dW: there a chunk may take as much memory as a sixteenth of W in f32.
+//!
 //! A mean or a sum has its gradients computed in the forward pass, up to the gradient of the loss, which multiplies them in the
-//! backward pass: so each product is computed once. With `LossReduction::None` the rows' gradients come later, and the
-//! backward pass computes the logits again.
+//! backward pass: so each product is computed once. The first backward pass takes them, scales them where they lie and gives
+//! their memory away; one that comes later computes them again. With `LossReduction::None` the rows' gradients come later,
+//! and the backward pass computes the logits again. Candle's backward then adds each gradient to zeros, in new memory: while
+//! it does, there are two of each. [`linear_cross_entropy_grads`] returns the gradients instead, and there is one.
 //!
 //! Logits are capped as `cap · tanh(x / cap)`. Logits, their gradients and all sums are f32, and so are the gradients of x and W
 //! that wait for the backward pass: the loss and the gradients are rounded once.
 
+mod backward;
 mod cpu;
 #[cfg(feature = "metal")]
 mod metal;
@@ -30,16 +36,19 @@ use super::cross_entropy::{
 use super::linear;
 use super::row_norm::widened;
 use crate::check;
-use crate::op::{self, kernels, Grads, MultiOp, Spec};
-use candle_core::{DType, Error, Result, Tensor};
+use crate::op::{self, custom_op, kernels, signature, Grads, MultiOp, Op, Spec};
+use backward::Made;
+use candle_core::{Result, Tensor};
+use std::sync::{Mutex, PoisonError};
 
 const NAME: &str = "linear_cross_entropy";
 
 /// Logits that are in memory at a time: 64 MB. Fewer would read and write the gradient of W more often, which each chunk adds
-/// to. 2048 rows of 4096 columns and 32000 classes are four chunks: on two cores their loss takes 1.06 of the time of x·Wᵀ, loss
-/// and gradients take 0.9 of the time of the three products one by one, and the memory beside the gradients is 80 MB, of
-/// stock's 2.6 GB.
+/// to. 2048 rows of 4096 columns and 32000 classes are four chunks.
 const CHUNK: usize = 16 << 20;
+
+/// Rows that a chunk has even if they have more logits than [`CHUNK`], as long as they take a sixteenth of W at most.
+const FEW_ROWS: usize = 64;
 
 /// How [`linear_cross_entropy()`] is computed.
 #[derive(Clone, Debug, Default)]
@@ -48,7 +57,8 @@ pub struct LinearCrossEntropyConfig {
     pub loss: CrossEntropyConfig,
     /// Logits become `cap · tanh(logits / cap)` first.
     pub softcap: Option<f32>,
-    /// The rows whose logits are in memory at a time. By default as many as make 64 MB of f32, but 64 at least.
+    /// The rows whose logits are in memory at a time. By default as many as make 64 MB of f32, or up to 64 rows that take no
+    /// more than a sixteenth of W in f32.
     pub chunk_rows: Option<usize>,
 }
 
@@ -83,7 +93,106 @@ pub fn linear_cross_entropy(
     let op = Settings::from(config);
     let later = op.loss.reduction == LossReduction::None;
     let wanted = [x, w].map(|t| t.track_op() && !later);
-    only(NAME, op::apply_multi(NAME, Loss { op, wanted }, &args)?)
+    let made = Mutex::new(None);
+    only(
+        NAME,
+        op::apply_multi(NAME, Loss { op, wanted, made }, &args)?,
+    )
+}
+
+/// [`linear_cross_entropy()`] and its gradients, outside of Candle's graph: `(loss, dx, dw)`, each of the gradients only if its
+/// tensor tracks gradients. The losses must be reduced to one.
+///
+/// Candle's backward adds every gradient to zeros, in memory of its own. The gradient of W is by far the largest tensor here,
+/// and this way it exists once. It goes into the `GradStore` of the layers below x:
+///
+/// ```
+/// use candle_core::{Device, Tensor, Var};
+/// use candle_fused::ops::linear_cross_entropy_grads;
+/// let v = Var::new(&[[1f32, 2.]], &Device::Cpu)?;
+/// let w = Var::new(&[[0f32, 0.], [0., 0.]], &Device::Cpu)?;
+/// let target = Tensor::new(&[1u32], &Device::Cpu)?;
+/// let x = (v.as_tensor() * 3.0)?;
+/// let (loss, dx, dw) = linear_cross_entropy_grads(&x, &w, &target, &Default::default())?;
+/// assert_eq!(loss.to_scalar::<f32>()?, 2f32.ln());
+/// let mut grads = (x * dx.unwrap())?.sum_all()?.backward()?;
+/// grads.insert(&w, dw.unwrap());
+/// assert_eq!(grads.get(&v).unwrap().to_vec2::<f32>()?, [[0., 0.]]);
+/// assert_eq!(grads.get(&w).unwrap().to_vec2::<f32>()?, [[1.5, 3.], [-1.5, -3.]]);
+/// # candle_core::Result::Ok(())
+/// ```
+pub fn linear_cross_entropy_grads(
+    x: &Tensor,
+    w: &Tensor,
+    target: &Tensor,
+    config: &LinearCrossEntropyConfig,
+) -> Result<(Tensor, Option<Tensor>, Option<Tensor>)> {
+    let name = "linear_cross_entropy_grads";
+    let weight = config.loss.weight.as_ref();
+    let args = [Some(x), Some(w), Some(target), weight];
+    let args: Vec<&Tensor> = args.into_iter().flatten().collect();
+    check_frozen(name, &args[3..])?;
+    let op = Settings::from(config);
+    let message = "got LossReduction::None, expected a mean or a sum: there would be a gradient for each loss";
+    check::ensure(op.loss.reduction != LossReduction::None, name, message)?;
+    let wanted = [x, w].map(|t| t.track_op());
+    backward::with_loss(name, &op, &args, wanted)
+}
+
+/// [`linear_cross_entropy()`] as a CustomOp of x, W and target. The class weights of the config get no gradient; its backward
+/// computes the logits a second time, because a CustomOp cannot keep what the function keeps.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_fused::ops::{LinearCrossEntropy, LinearCrossEntropyConfig};
+/// let x = Tensor::new(&[[1f32, 2.]], &Device::Cpu)?;
+/// let w = Tensor::new(&[[0f32, 0.], [0., 0.]], &Device::Cpu)?;
+/// let target = Tensor::new(&[1u32], &Device::Cpu)?;
+/// let config = LinearCrossEntropyConfig::default();
+/// let loss = x.apply_op3(&w, &target, LinearCrossEntropy { config })?;
+/// assert_eq!(loss.to_scalar::<f32>()?, 2f32.ln());
+/// # candle_core::Result::Ok(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct LinearCrossEntropy {
+    pub config: LinearCrossEntropyConfig,
+}
+
+custom_op!(LinearCrossEntropy: CustomOp3);
+
+impl Op for LinearCrossEntropy {
+    signature!(NAME(x, w, target));
+    const FLOATS: bool = false;
+
+    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
+        let held: Vec<Spec> = self.held().into_iter().map(Spec::from).collect();
+        Settings::from(&self.config).check(name, &[args, &held].concat())
+    }
+    fn held(&self) -> Vec<&Tensor> {
+        self.config.loss.weight.iter().collect()
+    }
+    kernels!(self, args => {
+        let op = Settings::from(&self.config);
+        let shape = loss_shape(op.loss.reduction, args[0].1.dims());
+        let (loss, _) = op::with_storages(NAME, &self.held(), |held| {
+            device::run(&op, &[args, held].concat(), None, [false; 2])
+        })?;
+        Ok((loss, shape))
+    });
+    fn bwd(&self, inputs: &[&Tensor], _: &Tensor, grad: &Tensor) -> Grads {
+        let op = Settings::from(&self.config);
+        let args: Vec<Tensor> = [inputs, &self.held()]
+            .concat()
+            .into_iter()
+            .cloned()
+            .collect();
+        let mut grads = backward::gradients(&op, None, &args, grad)?;
+        grads.truncate(inputs.len());
+        Ok(grads)
+    }
+    fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
+        composed(&(&self.config).into(), &[args, &self.held()].concat())
+    }
 }
 
 /// All but the tensors.
@@ -105,9 +214,12 @@ impl From<&LinearCrossEntropyConfig> for Settings {
 }
 
 impl Settings {
-    /// The rows of a chunk. A product of few rows would be slow.
-    fn chunk_rows(&self, rows: usize, classes: usize) -> usize {
-        let most = self.chunk_rows.unwrap_or((CHUNK / classes.max(1)).max(64));
+    /// The rows of a chunk: neither their logits nor the rows themselves, which may be widened, are more than [`CHUNK`].
+    fn chunk_rows(&self, rows: usize, [classes, cols]: [usize; 2]) -> usize {
+        let most = self.chunk_rows.unwrap_or_else(|| {
+            let few = FEW_ROWS.min(cols / 16);
+            (CHUNK / classes.max(cols).max(1)).max(few)
+        });
         most.clamp(1, rows.max(1))
     }
 
@@ -122,7 +234,7 @@ impl Settings {
         check::ensure(got.len() == 2 && got[1] == cols, name, message)?;
         check_classes(name, &[&args[..1], &args[2..]].concat(), got[0])?;
         let rows = x.dims()[..x.rank() - 1].iter().product();
-        let chunk = [self.chunk_rows(rows, got[0]), got[0]];
+        let chunk = [self.chunk_rows(rows, [got[0], cols]), got[0]];
         check::fits_in_memory(name, "the logits of a chunk", &chunk)?;
         self.loss.check_fields(name)?;
         let cap = self.softcap.unwrap_or(1.0);
@@ -131,104 +243,40 @@ impl Settings {
     }
 }
 
-/// `(x, w, target[, weight])` → the loss, and the gradients of x and w that are kept: without elements where not wanted.
+/// `(x, w, target[, weight])` → the loss. The gradients of x and w are made with it, as far as they are wanted.
 struct Loss {
     op: Settings,
     wanted: [bool; 2],
+    /// For the first backward pass.
+    made: Mutex<Option<Made>>,
 }
 
 impl MultiOp for Loss {
     const ARGS: &'static [&'static str] = &["x", "w", "target", "weight"];
-    const SAVED: usize = 2;
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
         self.op.check(name, args)
     }
     kernels!(many: self, args => {
         let shape = loss_shape(self.op.loss.reduction, args[0].1.dims());
-        let (loss, grads) = device::run(&self.op, args, None, self.wanted)?;
-        let grads = grads.into_iter().zip([args[0].1, args[1].1]).zip(self.wanted);
-        let grads = grads.map(|((grad, layout), wanted)| match wanted {
-            true => (grad, layout.shape().clone()),
-            false => (grad, 0.into()),
-        });
-        Ok([(loss, shape)].into_iter().chain(grads).collect())
+        let (loss, made) = device::run(&self.op, args, None, self.wanted)?;
+        if self.wanted.contains(&true) {
+            let mut slot = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+            *slot = Some(made.map(device::storage));
+        }
+        Ok(vec![(loss, shape)])
     });
-    fn bwd(&self, inputs: &[Tensor], outputs: &[Tensor], grads: &[Option<Tensor>]) -> Grads {
-        let mut all = vec![None; inputs.len()];
+    fn bwd(&self, inputs: &[Tensor], _: &[Tensor], grads: &[Option<Tensor>]) -> Grads {
         let Some(grad) = &grads[0] else {
-            return Ok(all);
+            return Ok(vec![None; inputs.len()]);
         };
-        if self.op.loss.reduction == LossReduction::None {
-            return self.again(inputs, grad);
-        }
-        for i in [0, 1] {
-            if self.wanted[i] {
-                all[i] = Some(scaled(&outputs[1 + i], grad, inputs[i].dtype())?);
-            }
-        }
-        Ok(all)
+        let mut slot = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let made = slot.take();
+        drop(slot);
+        backward::gradients(&self.op, made, inputs, grad)
     }
     fn reference(&self, args: &[&Tensor]) -> Result<Vec<Tensor>> {
         Ok(vec![composed(&self.op, args)?])
-    }
-}
-
-impl Loss {
-    /// The gradients of losses that were not reduced.
-    fn again(&self, inputs: &[Tensor], grad: &Tensor) -> Grads {
-        let wanted = [0, 1].map(|i| inputs[i].track_op());
-        let gradient = Gradient {
-            op: self.op,
-            wanted,
-        };
-        let grad = grad.flatten_all()?;
-        let args: Vec<&Tensor> = [&grad].into_iter().chain(inputs).collect();
-        let mut made = op::apply_multi(NAME, gradient, &args)?.into_iter();
-        let wanted = wanted.map(|wanted| if wanted { made.next() } else { None });
-        let mut all = wanted.to_vec();
-        all.resize(inputs.len(), None);
-        Ok(all)
-    }
-}
-
-/// The gradient from one that was computed, in f32, for a loss whose own gradient is 1.
-fn scaled(made: &Tensor, grad: &Tensor, dtype: DType) -> Result<Tensor> {
-    let grad = grad.detach().to_dtype(DType::F32)?;
-    // On the CPU it costs nothing to look, and nearly always it is 1.
-    if grad.device().is_cpu() && grad.to_scalar::<f32>()? == 1.0 {
-        return made.to_dtype(dtype);
-    }
-    made.broadcast_mul(&grad)?.to_dtype(dtype)
-}
-
-/// `(grad_out, x, w, target[, weight])` → the gradients of x and w that are wanted, for losses of rows.
-struct Gradient {
-    op: Settings,
-    wanted: [bool; 2],
-}
-
-impl MultiOp for Gradient {
-    const ARGS: &'static [&'static str] = &["grad_out", "x", "w", "target", "weight"];
-
-    fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        self.op.check(name, &args[1..])?;
-        let (x, grad) = (args[1], args[0]);
-        check::same_dtype(name, x.dtype, "grad_out", grad.dtype)?;
-        let rows = x.dims()[..x.rank() - 1].iter().product();
-        check::has_shape(name, "grad_out", grad.layout, &[rows])
-    }
-    kernels!(many: self, args => {
-        let (_, grads) = device::run(&self.op, &args[1..], Some(args[0]), self.wanted)?;
-        let grads = grads.into_iter().zip([args[1].1, args[2].1]).zip(self.wanted);
-        let grads = grads.filter(|(_, wanted)| *wanted);
-        Ok(grads.map(|((grad, layout), _)| (grad, layout.shape().clone())).collect())
-    });
-    fn bwd(&self, _: &[Tensor], _: &[Tensor], _: &[Option<Tensor>]) -> Grads {
-        Err(Error::BackwardNotSupported { op: NAME })
-    }
-    fn reference(&self, _: &[&Tensor]) -> Result<Vec<Tensor>> {
-        Err(check::error(NAME, "no kernel for this device or dtype"))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Launches of kernels/qk_norm_rope.metal.
 
 use super::{NormRope, NormRopeBwd, NAME};
+use crate::check;
 use crate::metal::elementwise::dense;
 use crate::metal::{aligned4, alloc, dtype_name, finish, grid, sources, Launch, Operand};
 use crate::op::Args;
@@ -43,8 +44,12 @@ const THREADS: usize = 256;
 
 /// Whether a head fits the kernels' registers. Of arguments that may not have been checked yet.
 pub fn has_kernel(q: &Tensor, cos: &Tensor) -> bool {
-    let dim = q.dims().last().copied().unwrap_or(0);
-    let pairs = cos.dims().last().copied().unwrap_or(0).min(dim / 2);
+    let last = |t: &Tensor| t.dims().last().copied().unwrap_or(0);
+    fits(last(q), last(cos).min(last(q) / 2))
+}
+
+/// Whether a head of `dim` elements, of which 2 · `pairs` are rotated, fits the kernels' registers.
+fn fits(dim: usize, pairs: usize) -> bool {
     let octs = pairs.div_ceil(4) + (dim - 2 * pairs).div_ceil(8);
     dim <= MAX_DIM && octs <= MAX_OCTS
 }
@@ -69,6 +74,9 @@ impl<'a> Operands<'a> {
         let heads = heads.collect::<Result<Vec<_>>>()?;
         let weights = dense([args[2], args[3]])?;
         let rotary = Rotary::new(rotation, [args[4], args[5]], ids, heads[0].heads)?;
+        let (dim, pairs) = (rotary.params.dim as usize, rotary.params.pairs as usize);
+        let message = format_args!("got heads of {dim} elements, expected up to {MAX_DIM}");
+        check::ensure(fits(dim, pairs), NAME, message)?;
         let out = [0, 1].map(|i| Heads::contiguous(rotation.rope.layout, args[i].1));
         let rows = |i: usize| {
             let Heads {

@@ -12,6 +12,9 @@
 mod cpu;
 #[cfg(feature = "metal")]
 mod metal;
+mod one;
+
+pub use one::HeadNormRope;
 
 use super::rope::{check_pair, table_gradients, two, Rope, Rotation};
 use super::row_norm::{reference_rms, widened};

@@ -44,13 +44,17 @@ impl Heads {
 
     /// The same dims in a contiguous tensor.
     pub fn contiguous(order: RopeLayout, l: &Layout) -> Self {
-        let heads = Self::new(order, l);
-        let (h, p, d) = (heads.heads, heads.positions, heads.dim);
+        Self::new(order, l).packed(order)
+    }
+
+    /// The same dims without gaps.
+    pub fn packed(self, order: RopeLayout) -> Self {
+        let (h, p, d) = (self.heads, self.positions, self.dim);
         let strides = match order {
             RopeLayout::HeadsFirst => [h * p * d, p * d, d, 1],
             RopeLayout::PositionsFirst => [h * p * d, d, h * d, 1],
         };
-        Heads { strides, ..heads }
+        Heads { strides, ..self }
     }
 
     /// Whether the elements of a head are neighbours.

@@ -1,11 +1,10 @@
 //! The rotation composed of stock ops.
 
-use super::cpu::row_numbers;
 use super::geometry::TableDims;
 use super::{Rope, RopeLayout, RopePairs, RopePositions};
-use crate::check;
 use crate::ops::row_norm::widened;
-use candle_core::{Device, Result, Storage, Tensor, D};
+use crate::ops::targets;
+use candle_core::{Result, Tensor, D};
 
 /// The composition of stock ops that [`rope`](super::rope) replaces.
 pub fn reference(x: &Tensor, cos: &Tensor, sin: &Tensor, rope: &Rope) -> Result<Tensor> {
@@ -63,12 +62,7 @@ impl Rope {
         let (Some(ids), Some(table)) = (self.ids(), TableDims::new(self, cos.layout())) else {
             return Ok(());
         };
-        let ids = ids.to_device(&Device::Cpu)?;
-        let (storage, layout) = ids.storage_and_layout();
-        match &*storage {
-            Storage::Cpu(storage) => row_numbers(name, (storage, layout), table.rows()).map(drop),
-            _ => Err(check::error(name, "positions are not on the CPU")),
-        }
+        targets::read_tensor(name, "positions", ids, table.rows(), None).map(drop)
     }
 
     /// The rows of a table for each position of x, in a shape that broadcasts to x's.

@@ -6,7 +6,6 @@ mod tables;
 mod walk;
 
 pub use rotate::{rotate_piece, Rotate};
-pub(crate) use tables::row_numbers;
 pub use tables::Tables;
 pub use walk::{HeadRow, Place, Stream, Walk};
 
@@ -33,7 +32,7 @@ pub fn forward(
         // SAFETY: the output has x's elements, and `rotate` writes all of them.
         Ok(T::wrap(unsafe {
             alloc::build(x.1.shape().elem_count(), |y| {
-                let to = Heads::contiguous(rotation.rope.layout, x.1);
+                let to = source.heads.packed(rotation.rope.layout);
                 rotate(&tables, &[source.stream(y, to)], source.heads);
             })
         }))
@@ -49,7 +48,7 @@ pub fn forward_pair(
     with_float!(rotation.name, q.0, T => {
         let tables = Tables::<T>::new(rotation, tables, ids)?;
         let (qs, ks) = (Source::new(rotation, q)?, Source::new(rotation, k)?);
-        let [q_to, k_to] = [q, k].map(|(_, l)| Heads::contiguous(rotation.rope.layout, l));
+        let [q_to, k_to] = [&qs, &ks].map(|x| x.heads.packed(rotation.rope.layout));
         let mut rotated = Vec::new();
         // SAFETY: the outputs have the elements of q and of k, and `rotate` writes all of them.
         let k = unsafe {

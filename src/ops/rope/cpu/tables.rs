@@ -6,7 +6,8 @@ use crate::cpu::element::Element;
 use crate::cpu::simd::{Kernel, Simd};
 use crate::ops::rope::geometry::TableDims;
 use crate::ops::rope::{RopePairs, RopePositions, RopeSections, Rotation};
-use candle_core::{CpuStorage, DType, Result};
+use crate::ops::targets;
+use candle_core::{DType, Result};
 use std::ops::Range;
 
 /// cos and sin, and which of their rows belong to which position.
@@ -57,7 +58,7 @@ impl Rows {
 
 /// Row numbers, all of them rows that the tables have, by axis, batch and position.
 struct Ids {
-    rows: Vec<usize>,
+    rows: Vec<u32>,
     strides: [usize; 3],
 }
 
@@ -134,7 +135,7 @@ impl<'a, T: Element> Tables<'a, T> {
             None => self.first + position,
             Some(ids) => {
                 let [a, b, p] = ids.strides;
-                ids.rows[axis * a + batch * b + position * p]
+                ids.rows[axis * a + batch * b + position * p] as usize
             }
         }
     }
@@ -144,40 +145,10 @@ impl Ids {
     fn new(rotation: &Rotation, (storage, l): CpuArg, rows: usize) -> Result<Self> {
         let contiguous = candle_core::Layout::contiguous(l.shape());
         Ok(Ids {
-            rows: row_numbers(rotation.name, (storage, l), rows)?,
+            rows: targets::read(rotation.name, "positions", (storage, l), rows, None)?,
             strides: rotation.rope.id_strides(&contiguous),
         })
     }
-}
-
-/// The row numbers in logical order, all below `rows`. Errors begin with `name`.
-pub(crate) fn row_numbers(name: &str, (storage, l): CpuArg, rows: usize) -> Result<Vec<usize>> {
-    let read = |i: usize| -> std::result::Result<usize, i128> {
-        let id = match storage {
-            CpuStorage::U32(ids) => i128::from(ids[i]),
-            CpuStorage::I64(ids) => i128::from(ids[i]),
-            _ => -1,
-        };
-        match usize::try_from(id) {
-            Ok(row) if row < rows => Ok(row),
-            _ => Err(id),
-        }
-    };
-    let at = |mut i: usize| {
-        let mut at = l.start_offset();
-        for (dim, stride) in l.dims().iter().zip(l.stride()).rev() {
-            at += i % dim * stride;
-            i /= dim;
-        }
-        at
-    };
-    let all = (0..l.shape().elem_count()).map(|i| read(at(i)));
-    let all: std::result::Result<Vec<usize>, i128> = all.collect();
-    let wrong = |id| {
-        let message = format!("got position {id}, expected less than the {rows} that cos has");
-        check::error(name, message)
-    };
-    all.map_err(wrong)
 }
 
 /// Writes the cos and sin of positions to `out`: for each position first cos, then sin, each of `Tables::width` numbers.

@@ -25,6 +25,26 @@ const TABLE: usize = 1024;
 /// Elements of a unit: widening a block's cos and sin is then little beside it.
 const UNIT: usize = 32 * 1024;
 
+/// How many of `n` items, of `size` each, make a share of up to `most`, and how many shares there are. Where one share has them
+/// all nothing is divided: a head is rotated in the time of few divisions.
+#[inline(always)]
+fn share(n: usize, size: usize, most: usize) -> [usize; 2] {
+    if n.saturating_mul(size) <= most {
+        return [n.max(1), n.min(1)];
+    }
+    let items = (most / size.max(1)).max(1);
+    [items, n.div_ceil(items)]
+}
+
+/// Quotient and remainder, without a division by 1.
+#[inline(always)]
+fn divided(n: usize, by: usize) -> [usize; 2] {
+    match by {
+        1 => [n, 0],
+        by => [n / by, n % by],
+    }
+}
+
 /// Where heads begin, and the strides from one batch row, head and position to the next.
 pub struct Place<T> {
     pub data: Shared<T>,
@@ -91,11 +111,11 @@ impl<'a, T: Element, const I: usize> Walk<'a, T, I> {
     pub fn new(tables: &'a Tables<'a, T>, streams: &'a [Stream<T, I>], like: Heads) -> Self {
         let positions = like.positions;
         let heads: usize = streams.iter().map(|stream| stream.heads).sum();
-        let block = (TABLE / tables.width().max(1)).clamp(1, positions.max(1));
-        let group = (UNIT / (block * like.dim).max(1)).clamp(1, heads.max(1));
+        let [block, blocks] = share(positions, tables.width(), TABLE);
+        let [group, groups] = share(heads, block * like.dim, UNIT);
         let counts = match like.dim {
             0 => [0; 3],
-            _ => [like.batch, positions.div_ceil(block), heads.div_ceil(group)],
+            _ => [like.batch, blocks, groups],
         };
         Walk {
             tables,
@@ -125,8 +145,12 @@ impl<'a, T: Element, const I: usize> Walk<'a, T, I> {
     pub unsafe fn run<R: HeadRow<T, I>>(&self, rows: &R, cost: usize) {
         let cost = self.block * self.group * self.dim * cost;
         let table = 2 * self.tables.width() * self.block;
+        let as_they_lie = self.tables.as_they_lie(0).is_some();
+        if as_they_lie && self.counts == [1; 3] {
+            return self.run_unit(rows, 0, std::ptr::null_mut());
+        }
         parallel::ranges(self.units(), cost, 1, |units| {
-            if self.tables.as_they_lie(0).is_some() {
+            if as_they_lie {
                 for unit in units {
                     self.run_unit(rows, unit, std::ptr::null_mut());
                 }
@@ -143,8 +167,8 @@ impl<'a, T: Element, const I: usize> Walk<'a, T, I> {
     /// `table` has room for the cos and sin of a block, if they can't be read where they lie.
     fn run_unit<R: HeadRow<T, I>>(&self, rows: &R, unit: usize, table: *mut f32) {
         let [_, blocks, groups] = self.counts;
-        let (at, group) = (unit / groups, unit % groups);
-        let (batch, block) = (at / blocks, at % blocks);
+        let [at, group] = divided(unit, groups);
+        let [batch, block] = divided(at, blocks);
         let first = block * self.block;
         let positions = first..self.positions.min(first + self.block);
         let table = match self.tables.as_they_lie(batch) {

@@ -1,15 +1,22 @@
-//! Launches of kernels/cross_entropy.metal.
+//! Launches of kernels/cross_entropy.metal: the losses here, their gradients and the negative log-likelihood in files of their
+//! own.
+
+mod gradient;
+mod nll;
+
+pub(crate) use gradient::Gradients;
+pub use gradient::{gradient, gradient_inplace};
+pub use nll::{nll, nll_gradient};
 
 use super::cpu::rows_and_cols;
-use super::nll::{self, Nll};
 use super::{loss_shape, CrossEntropy, Loss, LossReduction, FACTORS, NAME};
 use crate::check;
 use crate::metal::grid::{self, Grid};
 use crate::metal::{
-    aligned_rows, alloc, build, dtype_name, finish, row_grid, sources, update, Launch, Operand,
-    RowOperand, RowStrides,
+    aligned_rows, alloc, dtype_name, finish, row_grid, sources, Launch, Operand, RowOperand,
+    RowStrides,
 };
-use crate::op::{Arg, ArgMut, Args, OpResult};
+use crate::op::{Arg, Args};
 use candle_core::backend::{BackendDevice, BackendStorage};
 use candle_core::{CpuStorage, DType, Layout, MetalDevice, MetalStorage, Result, Shape};
 use candle_metal_kernels::metal::Buffer;
@@ -31,17 +38,6 @@ struct LossParams {
     sign: f32,
     mean: u32,
     aligned: u32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct GradientParams {
-    x: RowStrides,
-    cols: u64,
-    grad_rows: u32,
-    aligned: u32,
-    cap: f32,
-    reserved: u32,
 }
 
 /// The arguments that all losses have, beside the logits.
@@ -116,11 +112,20 @@ impl<'a> Rows<'a> {
         Ok(total)
     }
 
+    /// Binds the divisor of a mean, for a kernel that reads it only then.
+    fn with_total<'b>(&'b self, launch: Launch<'b>, total: Option<&'b Buffer>) -> Launch<'b> {
+        match total {
+            Some(total) => launch.input_buffer(total),
+            None => launch.input(&self.targets),
+        }
+    }
+
     /// Writes the losses of all rows, times what they count for, from a byte offset on, and the factors of their gradients.
+    /// A mean needs the total.
     pub(crate) fn losses(
         &self,
         (x, strides): (&Operand, RowStrides),
-        total: &Buffer,
+        total: Option<&Buffer>,
         (losses, offset): (&Buffer, usize),
         factors: &Buffer,
     ) -> Result<()> {
@@ -130,22 +135,67 @@ impl<'a> Rows<'a> {
             aligned: aligned_rows(&[(x, strides)], self.size),
             ..self.params
         };
-        self.launch(&format!("fwd_{path}"))?
+        let launch = self
+            .launch(&format!("fwd_{path}"))?
             .input(x)
             .input(&self.targets)
-            .input_or(self.weight.as_ref(), &self.targets)
-            .input_buffer(total)
+            .input_or(self.weight.as_ref(), &self.targets);
+        self.with_total(launch, total)
             .output_at(losses, offset)
             .output(factors)
             .params(&params)
             .run(grid)
     }
 
+    /// The same losses, which are not divided by anything yet.
+    fn undivided(mut self) -> Self {
+        self.params.mean = 0;
+        self
+    }
+
+    /// The result from the losses of all rows, which are not divided by anything yet. A mean divides the factors of their
+    /// gradients too.
+    fn result(
+        &self,
+        losses: Arc<Buffer>,
+        factors: Option<&Buffer>,
+        reduction: LossReduction,
+    ) -> Result<MetalStorage> {
+        match reduction {
+            LossReduction::Mean => self.mean(&losses, factors),
+            LossReduction::Sum | LossReduction::None => self.reduce(losses, None, reduction),
+        }
+    }
+
+    /// The mean of the losses of all rows, which are not divided by anything yet.
+    fn mean(&self, losses: &Buffer, factors: Option<&Buffer>) -> Result<MetalStorage> {
+        let pass = if factors.is_some() {
+            "mean"
+        } else {
+            "mean_only"
+        };
+        let out = alloc(self.device, 1, self.dtype)?;
+        let launch = self
+            .launch(pass)?
+            .input_buffer(losses)
+            .input(&self.targets)
+            .input_or(self.weight.as_ref(), &self.targets);
+        let launch = match factors {
+            Some(factors) => launch.overwrite(factors, 0),
+            None => launch.input_buffer(losses),
+        };
+        launch
+            .output(&out)
+            .params(&self.params)
+            .run(self.one_group())?;
+        Ok(finish(out, self.device, 1, self.dtype))
+    }
+
     /// The result from the losses of all rows, which have been multiplied by what they count for.
     pub(crate) fn reduce(
         &self,
         losses: Arc<Buffer>,
-        total: &Buffer,
+        total: Option<&Buffer>,
         reduction: LossReduction,
     ) -> Result<MetalStorage> {
         let (rows, dtype) = (self.size[0], self.dtype);
@@ -161,9 +211,7 @@ impl<'a> Rows<'a> {
             LossReduction::Mean | LossReduction::Sum => ("sum", self.one_group()),
         };
         let out = alloc(self.device, count, dtype)?;
-        self.launch(pass)?
-            .input_buffer(&losses)
-            .input_buffer(total)
+        self.with_total(self.launch(pass)?.input_buffer(&losses), total)
             .output(&out)
             .params(&self.params)
             .run(grid)?;
@@ -202,163 +250,11 @@ pub fn forward(loss: &Loss, args: Args<MetalStorage>) -> Result<[(MetalStorage, 
     }
     let xs = RowOperand::new(x, layout)?;
     let logits = (device, x.dtype(), [rows, cols]);
-    let all = Rows::new(loss.name, &loss.op, loss.sign(), logits, &args[1..])?;
-    let (losses, total) = (alloc(device, rows, DType::F32)?, all.total()?);
-    all.losses(xs.parts(), &total, (&losses, 0), &factors)?;
-    Ok([(all.reduce(losses, &total, reduction)?, shape), kept])
-}
-
-/// What a gradient reads beside the logits.
-pub(crate) struct Gradients<'a> {
-    pub(crate) factors: Operand<'a>,
-    pub(crate) grad: Operand<'a>,
-    pub(crate) weight: Option<Operand<'a>>,
-}
-
-impl<'a> Gradients<'a> {
-    fn new(rest: Args<'a, MetalStorage>, weight: Option<Arg<'a, MetalStorage>>) -> Result<Self> {
-        let weight = weight.map(|(w, l)| Operand::contiguous(w, l));
-        Ok(Gradients {
-            factors: Operand::contiguous(rest[0].0, rest[0].1)?,
-            grad: Operand::contiguous(rest[1].0, rest[1].1)?,
-            weight: weight.transpose()?,
-        })
-    }
-
-    fn params(&self, x: (&Operand, RowStrides), size: [usize; 2]) -> GradientParams {
-        GradientParams {
-            x: x.1,
-            cols: size[1] as u64,
-            grad_rows: (self.grad.count() > 1).into(),
-            aligned: aligned_rows(&[x], size),
-            cap: 0.0,
-            reserved: 0,
-        }
-    }
-
-    /// Replaces rows of logits, one behind the other, by their gradient; capped logits are f32.
-    pub(crate) fn overwrite(
-        &self,
-        device: &MetalDevice,
-        target: &Operand,
-        size: [usize; 2],
-        cap: Option<f32>,
-    ) -> Result<()> {
-        let pass = if cap.is_some() {
-            "inplace_capped"
-        } else {
-            "inplace"
-        };
-        let rows = (target, RowStrides::contiguous(size[1]));
-        let params = GradientParams {
-            cap: cap.map_or(0.0, |cap| 1.0 / cap),
-            ..self.params(rows, size)
-        };
-        let launch = self.launch(pass, device, target.dtype())?;
-        self.bind(launch.inout(target))
-            .params(&params)
-            .run(grid::elementwise_rows(size[0], size[1], 4))
-    }
-
-    fn launch<'b>(&self, pass: &str, device: &'b MetalDevice, dtype: DType) -> Result<Launch<'b>> {
-        let per_class = if self.weight.is_some() {
-            "_per_class"
-        } else {
-            ""
-        };
-        let kernel = format!("{NAME}_{pass}{per_class}_{}", dtype_name(dtype, NAME)?);
-        Launch::new(device, &sources::CROSS_ENTROPY, &kernel)
-    }
-
-    fn bind<'b>(&'b self, launch: Launch<'b>) -> Launch<'b> {
-        launch
-            .input(&self.factors)
-            .input(&self.grad)
-            .input_or(self.weight.as_ref(), &self.grad)
-    }
-}
-
-/// The gradient of the logits from `(logits, factors, grad_out)`.
-pub fn gradient(
-    args: Args<MetalStorage>,
-    weight: Option<Arg<MetalStorage>>,
-) -> OpResult<MetalStorage> {
-    let (x, layout) = args[0];
-    let size = rows_and_cols(layout.dims());
-    let dx = build(x, size[0] * size[1], |dx| {
-        let (xs, rest) = (
-            RowOperand::new(x, layout)?,
-            Gradients::new(&args[1..], weight)?,
-        );
-        let launch = rest.launch("bwd", x.device(), x.dtype())?;
-        rest.bind(launch.input(&xs.operand))
-            .output(dx)
-            .params(&rest.params(xs.parts(), size))
-            .run(grid::elementwise_rows(size[0], size[1], 4))
-    })?;
-    Ok((dx, layout.shape().clone()))
-}
-
-/// The gradient in the memory of the logits.
-pub fn gradient_inplace(
-    (x, layout): ArgMut<MetalStorage>,
-    rest: Args<MetalStorage>,
-    weight: Option<Arg<MetalStorage>>,
-) -> Result<()> {
-    let size = rows_and_cols(layout.dims());
-    update((x, layout), |x, target| {
-        Gradients::new(rest, weight)?.overwrite(x.device(), target, size, None)
-    })
-}
-
-pub fn nll(op: CrossEntropy, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-    let (x, layout) = args[0];
-    let shape = loss_shape(op.reduction, layout.dims());
-    let [rows, cols] = rows_and_cols(layout.dims());
-    if rows == 0 {
-        return Ok((of_nothing(op.reduction, x)?, shape));
-    }
-    let xs = RowOperand::new(x, layout)?;
-    let logits = (x.device(), x.dtype(), [rows, cols]);
-    let mut all = Rows::new(nll::NAME, &op, 1.0, logits, &args[1..])?;
-    all.params.x = xs.strides;
-    let (losses, total) = (alloc(x.device(), rows, DType::F32)?, all.total()?);
-    all.launch("nll")?
-        .input(&xs.operand)
-        .input(&all.targets)
-        .input_or(all.weight.as_ref(), &all.targets)
-        .input_buffer(&total)
-        .output(&losses)
-        .params(&all.params)
-        .run(grid::elementwise(rows, 1))?;
-    Ok((all.reduce(losses, &total, op.reduction)?, shape))
-}
-
-/// `(grad_out, target[, weight])` → zeros, but −g · w at the targets.
-pub fn nll_gradient(op: &Nll, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
-    let (g, layout) = args[0];
-    let size = rows_and_cols(op.shape.dims());
-    let dx = build(g, size[0] * size[1], |dx| {
-        let grad = Operand::contiguous(g, layout)?;
-        let mut all = Rows::new(
-            nll::NAME,
-            &op.op,
-            1.0,
-            (g.device(), g.dtype(), size),
-            &args[1..],
-        )?;
-        all.params.aligned = aligned_rows(&[], size);
-        let total = all.total()?;
-        let launch = all.launch("nll_bwd")?.input(&grad).input(&all.targets);
-        launch
-            .input_or(all.weight.as_ref(), &all.targets)
-            .input_buffer(&total)
-            .output(dx)
-            .params(&all.params)
-            .params(&u32::from(grad.count() > 1))
-            .run(grid::elementwise_rows(size[0], size[1], 4))
-    })?;
-    Ok((dx, op.shape.clone()))
+    let all = Rows::new(loss.name, &loss.op, loss.sign(), logits, &args[1..])?.undivided();
+    let losses = alloc(device, rows, DType::F32)?;
+    all.losses(xs.parts(), None, (&losses, 0), &factors)?;
+    let result = all.result(losses, Some(&factors), reduction)?;
+    Ok([(result, shape), kept])
 }
 
 #[cfg(test)]
@@ -366,5 +262,4 @@ crate::metal::mirror::assert_mirrors! {
     LossParams => "cross_entropy" LossParams {
         x, cols, ignore, rows, has_ignore, index_bytes, has_weight, hit, spread, z_loss, sign, mean, aligned
     }
-    GradientParams => "cross_entropy" GradientParams { x, cols, grad_rows, aligned, cap, reserved }
 }

@@ -1,5 +1,8 @@
 //! How much work the Metal paths do: dispatches, and bytes of device memory.
 
+mod losses;
+mod rotary;
+
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_fused::ops::{attention, AttentionConfig};
 use candle_fused::ops::{bitlinear, lora_gather, mixed_matmul};
