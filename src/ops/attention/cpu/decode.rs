@@ -10,11 +10,11 @@
 
 use super::call::{Call, Query};
 use super::output::Output;
-use super::prefill::COLS;
 use super::scores::{self, Factors, NoSlopes};
 use super::spans::zero;
-use super::tile::KEY_BLOCK;
+use super::KEY_BLOCK;
 use crate::cpu::element::Element;
+use crate::cpu::matmul::micro::COLS;
 use crate::cpu::parallel::{self, Shared};
 use crate::cpu::scratch;
 use crate::cpu::simd::{dispatch, prefetch, Kernel, Simd};

@@ -4,12 +4,9 @@ mod backward;
 mod call;
 mod decode;
 mod output;
-mod pack;
-mod pairs;
 mod prefill;
 mod scores;
 mod spans;
-mod tile;
 
 use super::backward::{AttendBwd, FIRST};
 use super::{Attend, NAME};
@@ -20,6 +17,11 @@ use call::Call;
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, DType};
 use output::Output;
+
+/// The keys of a block: a multiple of every instruction set's rows and columns of a tile.
+const KEY_BLOCK: usize = 192;
+/// The distance of the rows of a block's scores. Not a power of two, so that rows don't displace one another in the cache.
+const SCORE_ROW: usize = KEY_BLOCK + 16;
 
 pub fn forward(op: &Attend, args: Args<CpuStorage>) -> OpResults<CpuStorage> {
     with_float!(NAME, args[0].0, T => forward_of::<T>(op, args))

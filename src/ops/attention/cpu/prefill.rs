@@ -16,11 +16,11 @@
 
 use super::call::{Call, Query};
 use super::output::Output;
-use super::pack;
 use super::scores::{self, Factors, NoSlopes};
 use super::spans::{seen, spans, touches, zero, Span};
-use super::tile::{cols_of_tile, rows_of_tile, Tile, KEY_BLOCK, SCORE_ROW};
+use super::{KEY_BLOCK, SCORE_ROW};
 use crate::cpu::element::Element;
+use crate::cpu::matmul::micro::{cols_of_tile, pack, rows_of_tile, Tile, COLS, ROWS};
 use crate::cpu::parallel;
 use crate::cpu::scratch;
 use crate::cpu::simd::{dispatch, Kernel, Simd};
@@ -28,9 +28,6 @@ use std::ops::Range;
 
 /// The most queries of a chunk: at a dim of 128 the chunk and a block of keys take half a megabyte, half of many L2 caches.
 const CHUNK: usize = 192;
-/// Multiples of every instruction set's rows and columns of a tile.
-pub const ROWS: usize = 12;
-pub const COLS: usize = 32;
 /// How much of packed keys and values a thread keeps, in f32 elements: 4 MB.
 const KEPT: usize = 1 << 20;
 
@@ -322,7 +319,7 @@ impl<T: Element> Chunks<'_, T> {
                         c_row: tiles.width,
                         add: true,
                     }
-                    .of_scores(s)
+                    .of_rows::<SCORE_ROW, S>(s)
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! What happens to a row of scores: scale, cap, mask, softmax, dropout.
 
 use super::call::{Call, Mask, Query};
-use super::tile::KEY_BLOCK;
+use super::KEY_BLOCK;
 use crate::cpu::element::Element;
 use crate::cpu::math;
 use crate::cpu::simd::{Kernel, Simd, MAX_LANES};

@@ -18,9 +18,9 @@ mod mask;
 mod tiles;
 
 use super::call::{Call, Rows};
-use super::prefill::{COLS, ROWS};
-use super::tile::KEY_BLOCK;
+use super::KEY_BLOCK;
 use crate::cpu::element::Element;
+use crate::cpu::matmul::micro::{COLS, ROWS};
 use crate::cpu::parallel::{self, Shared};
 use crate::cpu::{gather, scratch, simd};
 use crate::op::{Args, OpResults};
