@@ -227,6 +227,49 @@ fn scores_that_grow_agree_with_the_reference() -> Result<()> {
     Ok(())
 }
 
+/// Scores of ±80, whose exponentials span all of f32, against a composition in f64.
+#[test]
+fn large_scores_agree_with_f64() -> Result<()> {
+    for device in devices() {
+        for queries in [1, 33] {
+            let dims = [[1, 2, queries, 8], [1, 1, 150, 8], [1, 1, 150, 24]];
+            let q = random(&dims[0], 1, device)?;
+            let (k, v) = (random(&dims[1], 2, device)?, random(&dims[2], 3, device)?);
+            let products = q
+                .contiguous()?
+                .matmul(&k.broadcast_as((1, 2, 150, 8))?.t()?.contiguous()?)?;
+            let largest = values(&products)?
+                .into_iter()
+                .fold(0f32, |m, x| m.max(x.abs()));
+            let config = AttentionConfig {
+                scale: Some(80.0 / largest),
+                ..Default::default()
+            };
+            let vars = [q, k, v].map(|t| Var::from_tensor(&t));
+            let [q, k, v] = vars;
+            let (q, k, v) = (q?, k?, v?);
+            let wide = |t: &Var| {
+                let t = t.as_detached_tensor().to_device(&Device::Cpu)?;
+                Var::from_tensor(&t.to_dtype(DType::F64)?)
+            };
+            let (wide_q, wide_k, wide_v) = (wide(&q)?, wide(&k)?, wide(&v)?);
+            let what = format!("{queries} queries");
+            let got = attention(&q, &k, &v, &config)?;
+            let want = reference(&wide_q, &wide_k, &wide_v, &config)?;
+            let cpu = |t: &Tensor| t.to_device(&Device::Cpu);
+            assert_close(&cpu(&got)?, &want, &what)?;
+            let got = got.sqr()?.sum_all()?.backward()?;
+            let want = want.sqr()?.sum_all()?.backward()?;
+            for (var, wide) in [(&q, &wide_q), (&k, &wide_k), (&v, &wide_v)] {
+                let got = got.get(var).expect("a gradient");
+                let want = want.get(wide).expect("a gradient");
+                assert_close(&cpu(got)?, want, &what)?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// A boolean mask that a comparison of tracked tensors has made gets no gradient, and the others get theirs.
 #[test]
 fn a_boolean_mask_of_tracked_tensors_has_no_gradient() -> Result<()> {
