@@ -112,6 +112,22 @@ pub struct FixedKvCache {
     device: Device,
 }
 
+/// How many of the tokens of an append count, for each sequence.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Counts<'a> {
+    All(usize),
+    Each(&'a [usize]),
+}
+
+impl Counts<'_> {
+    fn of(&self, sequence: usize) -> usize {
+        match self {
+            Counts::All(count) => *count,
+            Counts::Each(counts) => counts[sequence],
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 struct Sequence {
     /// Tokens so far, those included that have given their slots up.
@@ -190,14 +206,14 @@ impl FixedKvCache {
     /// Writes the tokens of k and v, `[batch, heads, tokens, head_dim]`, behind those of each sequence.
     pub fn append(&mut self, k: &Tensor, v: &Tensor) -> Result<()> {
         let name = "FixedKvCache::append";
-        let counts = vec![check::tokens(name, "k", k, 2)?; self.config.batch];
-        self.append_for(name, k, v, &counts)
+        let count = check::tokens(name, "k", k, 2)?;
+        self.append_for(name, k, v, Counts::All(count))
     }
 
     /// As [`append`](Self::append), but of sequence i only the first `counts[i]` tokens: for prompts of several lengths, padded at
     /// the end, and for sequences that pause.
     pub fn append_counts(&mut self, k: &Tensor, v: &Tensor, counts: &[usize]) -> Result<()> {
-        self.append_for("FixedKvCache::append_counts", k, v, counts)
+        self.append_for("FixedKvCache::append_counts", k, v, Counts::Each(counts))
     }
 
     pub(crate) fn append_for(
@@ -205,7 +221,7 @@ impl FixedKvCache {
         name: &'static str,
         k: &Tensor,
         v: &Tensor,
-        counts: &[usize],
+        counts: Counts<'_>,
     ) -> Result<()> {
         same_tokens(name, k, v, 2)?;
         let FixedKvConfig { batch, heads, .. } = self.config;
@@ -228,34 +244,39 @@ impl FixedKvCache {
             let message = format_args!("got {what} that tracks gradients, which the cache would lose; expected a detached one");
             ensure(!x.track_op(), name, message)?;
         }
-        let given = counts.len();
-        ensure(
-            given == batch && counts.iter().all(|&count| count <= tokens),
-            name,
-            format_args!("got counts {counts:?}, expected {batch} of up to {tokens} tokens"),
-        )?;
-        for (i, &count) in counts.iter().enumerate() {
-            self.check_room(name, i, count)?;
+        if let Counts::Each(counts) = counts {
+            ensure(
+                counts.len() == batch && counts.iter().all(|&count| count <= tokens),
+                name,
+                format_args!("got counts {counts:?}, expected {batch} of up to {tokens} tokens"),
+            )?;
         }
-        let place = |(sequence, &count): (&Sequence, &usize)| Place {
-            start: match count {
+        for i in 0..batch {
+            self.check_room(name, i, counts.of(i))?;
+        }
+        let place = |i: usize| Place {
+            start: match counts.of(i) {
                 0 => 0,
-                _ => sequence.len % self.config.capacity,
+                _ => self.sequences[i].len % self.config.capacity,
             },
-            count,
+            count: counts.of(i),
         };
-        let places: Vec<Place> = self.sequences.iter().zip(counts).map(place).collect();
-        let same = places.windows(2).all(|pair| pair[0] == pair[1]);
-        let places = &places[..if same {
-            places.len().min(1)
-        } else {
-            places.len()
-        }];
-        if !places.is_empty() {
+        // One place for all sequences where it is the same.
+        if batch > 0 {
+            let first = [place(0)];
+            let each: Vec<Place>;
+            let places = match (1..batch).all(|i| place(i) == first[0]) {
+                true => &first[..],
+                false => {
+                    each = (0..batch).map(place).collect();
+                    &each
+                }
+            };
             self.keys.write(name, k, places)?;
             self.values.write(name, v, places)?;
         }
-        for (sequence, &count) in self.sequences.iter_mut().zip(counts) {
+        for (i, sequence) in self.sequences.iter_mut().enumerate() {
+            let count = counts.of(i);
             sequence.len += count;
             sequence.written = sequence.written.max(sequence.len);
             sequence.last = count;
@@ -280,14 +301,17 @@ impl FixedKvCache {
             // The first sees min(window, len + 1) tokens; count − 1 come behind it.
             Some(window) => count == 0 || window.min(len + 1) + count - 1 <= capacity,
         };
+        if fits {
+            return Ok(());
+        }
+        let beside = match self.config.window {
+            None => String::new(),
+            Some(window) => format!(" beside the {window} that the first of them sees"),
+        };
         let message = format_args!(
-            "got {count} tokens behind {len} of sequence {i}, expected what {capacity} slots hold{}",
-            match self.config.window {
-                None => String::new(),
-                Some(window) => format!(" beside the {window} that the first of them sees"),
-            }
+            "got {count} tokens behind {len} of sequence {i}, expected what {capacity} slots hold{beside}"
         );
-        ensure(fits, name, message)
+        Err(check::error(name, message))
     }
 
     /// The slots in use, as far as the longest sequence has them.

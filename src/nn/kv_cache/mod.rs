@@ -50,6 +50,7 @@ mod store;
 pub use crate::quant::KvCodes;
 pub use candle_nn::kv_cache::*;
 pub use concat::{ConcatKvCache, InterleavedKvCache};
+pub(crate) use fixed::Counts;
 pub use fixed::{FixedKvCache, FixedKvConfig};
 pub use growing::{Cache, KvCache};
 pub use rotating::{RotatingCache, RotatingKvCache};

@@ -203,9 +203,25 @@ impl AttentionCodes {
         Ok((numbers(&self.keys)?, numbers(&self.values)?))
     }
 
-    /// By way of dequantised keys and values, differentiable in all tensors of the call.
+    /// By way of dequantised keys and values, differentiable in all tensors of the call. It computes 16 bits in f32, so that the
+    /// numbers are not rounded here either. (An empty tensor stays as it is: Candle cannot convert it on Metal.)
     fn dequantized(&self, name: &'static str, q: &Tensor) -> Result<Tensor> {
-        let (k, v) = self.numbers(q.dtype())?;
-        super::attention_for(name, q, &k, &v, &self.config)
+        let dtype = q.dtype();
+        if !matches!(dtype, DType::F16 | DType::BF16) || q.elem_count() == 0 {
+            let (k, v) = self.numbers(dtype)?;
+            return super::attention_for(name, q, &k, &v, &self.config);
+        }
+        let wide = |t: &Option<Tensor>| match t {
+            Some(t) if t.dtype() == dtype => t.to_dtype(DType::F32).map(Some),
+            other => Ok(other.clone()),
+        };
+        let config = AttentionConfig {
+            mask: wide(&self.config.mask)?,
+            sinks: wide(&self.config.sinks)?,
+            ..self.config.clone()
+        };
+        let (k, v) = self.numbers(DType::F32)?;
+        let y = super::attention_for(name, &q.to_dtype(DType::F32)?, &k, &v, &config)?;
+        y.to_dtype(dtype)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Attention;
 use crate::check;
-use crate::nn::kv_cache::{FixedKvCache, KvCache};
+use crate::nn::kv_cache::{Counts, FixedKvCache, KvCache};
 use crate::ops::{AttentionConfig, AttentionLayout, RopePositions};
 use candle_core::{DType, Module, Result, Tensor};
 
@@ -103,7 +103,8 @@ impl Attention {
         let ids = self.positions(cache, tokens, counts)?;
         let ids = Tensor::from_vec(ids, (batch, tokens), x.device())?;
         let [q, k, v] = self.heads(FIXED, x, RopePositions::Ids(ids))?;
-        cache.append_for(FIXED, &k.transpose(1, 2)?, &v.transpose(1, 2)?, counts)?;
+        let tokens_of = Counts::Each(counts);
+        cache.append_for(FIXED, &k.transpose(1, 2)?, &v.transpose(1, 2)?, tokens_of)?;
         let config = AttentionConfig {
             layout: AttentionLayout::Bshd,
             ..self.config.clone()

@@ -3,7 +3,7 @@
 use super::{Head, MOST, PIECE};
 use crate::cpu::element::Element;
 use crate::cpu::matmul::micro::COLS;
-use crate::cpu::simd::{Kernel, Simd};
+use crate::cpu::simd::{Kernel, Simd, MAX_LANES};
 use crate::ops::attention::cpu::call::{Call, Query};
 use crate::ops::attention::cpu::rows::KvRows;
 use crate::ops::attention::cpu::scores::{self, Factors, NoSlopes};
@@ -17,7 +17,7 @@ const GROUP: usize = 4;
 const STEP: usize = 32;
 /// Vectors of values in registers.
 const WIDE: usize = 4;
-/// How many rows ahead values are asked for.
+/// How many rows ahead keys and values are asked for.
 const AHEAD: usize = 8;
 
 /// One piece of a head of keys.
@@ -69,12 +69,7 @@ impl<T: Element, K: KvRows> Kernel for Piece<'_, T, K> {
                 let step = step..end.min(step + STEP);
                 for group in (0..rows).step_by(GROUP) {
                     let at = (segment.batch, kv_head, segment.key);
-                    match rows - group {
-                        1 => self.dots::<S, 1>(s, at, group, step.clone()),
-                        2 => self.dots::<S, 2>(s, at, group, step.clone()),
-                        3 => self.dots::<S, 3>(s, at, group, step.clone()),
-                        _ => self.dots::<S, GROUP>(s, at, group, step.clone()),
-                    }
+                    self.dots(s, at, (group, rows - group), step.clone());
                 }
             }
             for (r, query) in queries.iter().flatten().enumerate() {
@@ -118,12 +113,44 @@ impl<T: Element, K: KvRows> Piece<'_, T, K> {
         }
     }
 
-    /// The products of R queries and some keys, two keys at a time.
+    /// The products of up to four queries and some keys. As many keys are taken at once as give a whole vector of products, or
+    /// nearly so: their sums of lanes are then additions of whole vectors.
     ///
     /// # Safety
-    /// The queries `group..group + R` have been loaded, the keys exist and belong to this piece.
+    /// The queries `group..group + queries` have been loaded, the keys exist and belong to this piece.
     #[inline(always)]
-    unsafe fn dots<S: Simd, const R: usize>(
+    unsafe fn dots<S: Simd>(
+        &self,
+        s: S,
+        at: (usize, usize, usize),
+        (group, queries): (usize, usize),
+        keys: Range<usize>,
+    ) {
+        // SAFETY: the contract is the same.
+        unsafe {
+            match (S::LANES, queries) {
+                (16, 1) => self.products::<S, 1, 8>(s, at, group, keys),
+                (16, 2) => self.products::<S, 2, 8>(s, at, group, keys),
+                (16, 3) => self.products::<S, 3, 4>(s, at, group, keys),
+                (16, _) => self.products::<S, GROUP, 4>(s, at, group, keys),
+                (8, 1) => self.products::<S, 1, 4>(s, at, group, keys),
+                (8, 2) => self.products::<S, 2, 4>(s, at, group, keys),
+                (8, 3) => self.products::<S, 3, 2>(s, at, group, keys),
+                (8, _) => self.products::<S, GROUP, 2>(s, at, group, keys),
+                (_, 1) => self.products::<S, 1, 2>(s, at, group, keys),
+                (_, 2) => self.products::<S, 2, 2>(s, at, group, keys),
+                (_, 3) => self.products::<S, 3, 1>(s, at, group, keys),
+                _ => self.products::<S, GROUP, 1>(s, at, group, keys),
+            }
+        }
+    }
+
+    /// The products of R queries and some keys, J keys at a time, R · J ≤ LANES.
+    ///
+    /// # Safety
+    /// As for [`Piece::dots`].
+    #[inline(always)]
+    unsafe fn products<S: Simd, const R: usize, const J: usize>(
         &self,
         s: S,
         (batch, kv_head, base): (usize, usize, usize),
@@ -131,28 +158,44 @@ impl<T: Element, K: KvRows> Piece<'_, T, K> {
         keys: Range<usize>,
     ) {
         let (k, n) = (&self.call.k, self.call.geometry.dim);
-        for key in keys.clone().step_by(2) {
-            // The last of an odd number is computed twice.
-            let other = (key + 1).min(keys.end - 1);
-            let rows = [key, other].map(|key| k.row(batch, kv_head, base + key));
-            let mut sums = [[s.splat(0.0); 2]; R];
+        let q = self.q.wrapping_add(group * self.q_row());
+        for key in keys.clone().step_by(J) {
+            // The last key fills up what is missing.
+            let key_of = |j: usize| (key + j).min(keys.end - 1);
+            let rows: [K::Row; J] =
+                std::array::from_fn(|j| k.row(batch, kv_head, base + key_of(j)));
+            if group == 0 {
+                for j in 0..J {
+                    k.prefetch(k.row(batch, kv_head, base + key + AHEAD + j), n);
+                }
+            }
+            let mut sums = [[s.splat(0.0); J]; R];
             for i in (0..n).step_by(S::LANES) {
                 // SAFETY: a row of k has n elements, of q whole vectors.
                 unsafe {
                     let x = rows.map(|row| k.load(s, row, i, n - i));
                     for (r, sums) in sums.iter_mut().enumerate() {
-                        let q = s.load_f32(self.q.add((group + r) * self.q_row() + i));
-                        sums[0] = s.fma(q, x[0], sums[0]);
-                        sums[1] = s.fma(q, x[1], sums[1]);
+                        let q = s.load_f32(q.add(r * self.q_row() + i));
+                        for j in 0..J {
+                            sums[j] = s.fma(q, x[j], sums[j]);
+                        }
                     }
                 }
             }
+            let mut square = [s.splat(0.0); MAX_LANES];
             for (r, sums) in sums.into_iter().enumerate() {
-                // SAFETY: the scratch has a row of scores for each query, and both keys belong to the piece.
-                unsafe {
-                    let row = self.scores.add((group + r) * PIECE);
-                    *row.add(key - self.first) = s.reduce_add(sums[0]);
-                    *row.add(other - self.first) = s.reduce_add(sums[1]);
+                for (j, sum) in sums.into_iter().enumerate() {
+                    square[r * J + j] = sum;
+                }
+            }
+            let totals = s.to_array(row_sums(s, square));
+            for r in 0..R {
+                for j in 0..J {
+                    // SAFETY: the scratch has a row of scores for each query, and the keys belong to the piece.
+                    unsafe {
+                        let row = self.scores.add((group + r) * PIECE);
+                        *row.add(key_of(j) - self.first) = totals[r * J + j];
+                    }
                 }
             }
         }
@@ -288,4 +331,18 @@ impl<T: Element, K: KvRows> Piece<'_, T, K> {
             }
         }
     }
+}
+
+/// Of rows, the first LANES vectors: lane i of the result is the sum of row i, added as a tree.
+#[inline(always)]
+fn row_sums<S: Simd>(s: S, rows: [S::F; MAX_LANES]) -> S::F {
+    let mut columns = s.transpose(rows);
+    let mut n = S::LANES;
+    while n > 1 {
+        n /= 2;
+        for i in 0..n {
+            columns[i] = s.add(columns[i], columns[i + n]);
+        }
+    }
+    columns[0]
 }
