@@ -3,6 +3,7 @@
 use super::{KvAppend, Place};
 use crate::check;
 use crate::cpu::parallel;
+use crate::cpu::simd::prefetch;
 use candle_core::{CpuStorage, Layout, Result};
 
 pub fn append(
@@ -44,6 +45,13 @@ fn copy<T: Copy + Send + Sync>(plan: &KvAppend, cache: &mut [T], x: &[T]) {
             };
             let token = from + t * plan.lead.token;
             cache[slot..slot + width].copy_from_slice(&x[token..token + width]);
+        }
+        // The next token's slot, for which its write would else wait.
+        if count > 0 && start + count < plan.capacity {
+            let next = cache[(start + count) * width..][..width].as_ptr();
+            for byte in (0..width * size_of::<T>()).step_by(64) {
+                prefetch(next.cast::<u8>().wrapping_add(byte));
+            }
         }
     };
     let cost = plan.tokens * width;

@@ -149,6 +149,7 @@ impl<T: Element, K: KvRows> Piece<'_, T, K> {
     ///
     /// # Safety
     /// As for [`Piece::dots`].
+    #[allow(clippy::needless_range_loop, reason = "registers by their numbers")]
     #[inline(always)]
     unsafe fn products<S: Simd, const R: usize, const J: usize>(
         &self,
@@ -159,33 +160,41 @@ impl<T: Element, K: KvRows> Piece<'_, T, K> {
     ) {
         let (k, n) = (&self.call.k, self.call.geometry.dim);
         let q = self.q.wrapping_add(group * self.q_row());
-        for key in keys.clone().step_by(J) {
-            // The last key fills up what is missing.
-            let key_of = |j: usize| (key + j).min(keys.end - 1);
-            let rows: [K::Row; J] =
-                std::array::from_fn(|j| k.row(batch, kv_head, base + key_of(j)));
+        let last = keys.end - 1;
+        let mut key = keys.start;
+        while key <= last {
+            // The last key fills up what is missing. Loops and no closures: what is not inlined has no vectors.
+            let mut rows = [k.row(batch, kv_head, base + key); J];
+            for j in 1..J {
+                rows[j] = k.row(batch, kv_head, base + (key + j).min(last));
+            }
             if group == 0 {
                 for j in 0..J {
                     k.prefetch(k.row(batch, kv_head, base + key + AHEAD + j), n);
                 }
             }
             let mut sums = [[s.splat(0.0); J]; R];
-            for i in (0..n).step_by(S::LANES) {
+            let mut i = 0;
+            while i < n {
                 // SAFETY: a row of k has n elements, of q whole vectors.
                 unsafe {
-                    let x = rows.map(|row| k.load(s, row, i, n - i));
-                    for (r, sums) in sums.iter_mut().enumerate() {
+                    let mut x = [s.splat(0.0); J];
+                    for j in 0..J {
+                        x[j] = k.load(s, rows[j], i, n - i);
+                    }
+                    for r in 0..R {
                         let q = s.load_f32(q.add(r * self.q_row() + i));
                         for j in 0..J {
-                            sums[j] = s.fma(q, x[j], sums[j]);
+                            sums[r][j] = s.fma(q, x[j], sums[r][j]);
                         }
                     }
                 }
+                i += S::LANES;
             }
             let mut square = [s.splat(0.0); MAX_LANES];
-            for (r, sums) in sums.into_iter().enumerate() {
-                for (j, sum) in sums.into_iter().enumerate() {
-                    square[r * J + j] = sum;
+            for r in 0..R {
+                for j in 0..J {
+                    square[r * J + j] = sums[r][j];
                 }
             }
             let totals = s.to_array(row_sums(s, square));
@@ -194,10 +203,11 @@ impl<T: Element, K: KvRows> Piece<'_, T, K> {
                     // SAFETY: the scratch has a row of scores for each query, and the keys belong to the piece.
                     unsafe {
                         let row = self.scores.add((group + r) * PIECE);
-                        *row.add(key_of(j) - self.first) = totals[r * J + j];
+                        *row.add((key + j).min(last) - self.first) = totals[r * J + j];
                     }
                 }
             }
+            key += J;
         }
     }
 
@@ -337,11 +347,11 @@ impl<T: Element, K: KvRows> Piece<'_, T, K> {
 #[inline(always)]
 fn row_sums<S: Simd>(s: S, rows: [S::F; MAX_LANES]) -> S::F {
     let mut columns = s.transpose(rows);
-    let mut n = S::LANES;
-    while n > 1 {
-        n /= 2;
-        for i in 0..n {
-            columns[i] = s.add(columns[i], columns[i + n]);
+    for half in [8, 4, 2, 1] {
+        for i in 0..half {
+            if half < S::LANES {
+                columns[i] = s.add(columns[i], columns[i + half]);
+            }
         }
     }
     columns[0]
