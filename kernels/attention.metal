@@ -1,22 +1,4 @@
-// Attention of many queries: a threadgroup for each 32 queries of a head, which goes through their keys 32 at a time.
-//
-// The maximum of a row is raised only when a score exceeds it by more than 8, because raising it scales all sums; weights
-// are then at most e^8, which floats hold without loss. Dims beyond W are taken in chunks, values by further threadgroups.
-
-#define RAISE 8.0f
-
-// 8 rows of q for a simdgroup, by W columns.
-template <uint W>
-struct HeldRows {
-    simdgroup_matrix<float, 8, 8> m[W / 8u];
-
-    void load(threadgroup const float* rows) thread {
-        UNROLL
-        for (uint c = 0u; c < W / 8u; c++) {
-            simdgroup_load(m[c], rows + 8u * c, STAGED_ROW(W));
-        }
-    }
-};
+// Attention of many queries: see parts/attention_forward.metal.
 
 template <typename T, uint W>
 [[kernel]] void attention_fwd_tile(
@@ -36,117 +18,12 @@ template <typename T, uint W>
     uint lane [[thread_index_in_simdgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]]
 ) {
-    threadgroup float4 tile[BLOCK * STAGED_ROW(W) / 4u];
-    threadgroup float scratch[4u * WEIGHTS];
-    threadgroup const float* rows = (threadgroup const float*)tile;
-    threadgroup float* weights = scratch + simdgroup * WEIGHTS;
-    threadgroup float* own = weights + lane / 4u * WEIGHT_ROW + lane % 4u;
-    Segment segment = segment_at(group.z, lengths, p);
-    uint first = group.x * BLOCK;
-    if (first >= segment.queries) {
-        return;
-    }
-    uint head = group.y % p.heads;
-    uint col0 = group.y / p.heads * W;
-    uint cols = min(W, p.value_dim - col0);
-    bool aligned = p.aligned != 0u;
-    HeadRows<T> qs = head_rows(q, p.q, segment.batch, head, segment.query, p.dim);
-    HeadRows<T> ks = head_rows(k, p.k, segment.batch, head / p.group, segment.key, p.dim);
-    HeadRows<T> vs = head_rows(v, p.v, segment.batch, head / p.group, segment.key, p.value_dim);
-    uint i = first + 8u * simdgroup + lane / 4u;
-    Query query = query_at(segment, head, i, p);
-    uint k0 = visible(segment, first, p).start / BLOCK * BLOCK;
-    uint end = visible(segment, min(first + BLOCK, segment.queries) - 1u, p).end;
-
-    HeldRows<W> held;
-    bool once = p.dim <= W;
-    if (once) {
-        stage<W>(tile, qs, first, segment.queries, 0u, aligned, thread_index);
-        threadgroup_barrier(mem_flags::mem_threadgroup);
-        held.load(rows + 8u * simdgroup * STAGED_ROW(W));
-        threadgroup_barrier(mem_flags::mem_threadgroup);
-    }
-    Sums<W> sums;
-    sums.clear();
-    float top = -INFINITY;
-    float sum = 0.0f;  // of this lane's columns
-    for (; k0 < end; k0 += BLOCK) {
-        Products products;
-        products.clear();
-        for (uint d0 = 0u; d0 < p.dim; d0 += W) {
-            if (!once) {
-                stage<W>(tile, qs, first, segment.queries, d0, aligned, thread_index);
-                threadgroup_barrier(mem_flags::mem_threadgroup);
-                held.load(rows + 8u * simdgroup * STAGED_ROW(W));
-                threadgroup_barrier(mem_flags::mem_threadgroup);
-            }
-            stage<W>(tile, ks, k0, segment.keys, d0, aligned, thread_index);
-            threadgroup_barrier(mem_flags::mem_threadgroup);
-            UNROLL
-            for (uint c = 0u; c < W / 8u; c++) {
-                if (d0 + 8u * c < p.dim) {
-                    products.template add<W>(held.m[c], rows + 8u * c);
-                }
-            }
-            threadgroup_barrier(mem_flags::mem_threadgroup);
-        }
-        stage<W>(tile, vs, k0, segment.keys, col0, aligned, thread_index);
-        products.store(weights);
-        simdgroup_barrier(mem_flags::mem_threadgroup);
-        float t[8];
-        float highest = -INFINITY;
-        UNROLL
-        for (uint n = 0u; n < 8u; n++) {
-            uint j = k0 + 4u * n + lane % 4u;
-            t[n] = sees(query, j) ? score(own[4u * n], query, j, mask, allowed, p).value : -INFINITY;
-            highest = max(highest, t[n]);
-        }
-        highest = max(highest, simd_shuffle_xor(highest, 1u));
-        highest = max(highest, simd_shuffle_xor(highest, 2u));
-        bool raise = highest > top + RAISE;
-        bool scales = raise && top > -INFINITY;
-        if (simd_any(scales)) {
-            float factor = scales ? exp(top - highest) : 1.0f;
-            sum *= factor;
-            sums.scale(weights, factor, lane);
-        }
-        top = raise ? highest : top;
-        float base = top > -INFINITY ? top : 0.0f;
-        simdgroup_barrier(mem_flags::mem_threadgroup);
-        UNROLL
-        for (uint n = 0u; n < 8u; n++) {
-            float weight = exp(t[n] - base);
-            sum += weight;
-            if (p.has_dropout != 0u) {
-                weight = drop(weight, dropped(query.number, k0 + 4u * n + lane % 4u, p));
-            }
-            own[4u * n] = weight;
-        }
-        threadgroup_barrier(mem_flags::mem_threadgroup);
-        sums.add(weights, rows, cols);
-        threadgroup_barrier(mem_flags::mem_threadgroup);
-    }
-    sum += simd_shuffle_xor(sum, 1u);
-    sum += simd_shuffle_xor(sum, 2u);
-    float factor = 1.0f;
-    if (p.has_sinks != 0u) {
-        float sink = float(sinks[head]);
-        float higher = max(top, sink);
-        float base = higher > -INFINITY ? higher : 0.0f;
-        factor = exp(top - base);
-        sum = sum * factor + exp(sink - base);
-        top = base;
-    }
-    bool exists = i < segment.queries;
-    factor = sum == 0.0f ? 0.0f : factor / sum;
-    ulong at = segment.batch * p.y[0] + head * p.y[1] + (segment.query + i) * p.y[2] + col0;
-    sums.write(weights, y + at, cols, factor, exists, p.value_dim % 4u == 0u, lane);
-    if (p.wants_wide != 0u) {
-        sums.write(weights, wide + at, cols, factor, exists, p.value_dim % 4u == 0u, lane);
-    }
-    if (exists && lane % 4u == 0u && col0 == 0u) {
-        log_sums[query.number] = log_sum(top, sum);
-    }
+    threadgroup TileMemory<W> memory;
+    Numbers<T> source;
+    source.k = k;
+    source.v = v;
+    Place place = {group, thread_index, lane, simdgroup};
+    forward_tile<W>(memory, q, source, mask, allowed, sinks, lengths, y, log_sums, wide, p, place);
 }
 
 FOR_DTYPES_WITH(attention_fwd_tile, "attention_fwd_tile_64", 64u)

@@ -49,16 +49,16 @@ template <typename T, uint W>
     uint k_cols = p.dim > col0 ? min(W, p.dim - col0) : 0u;
     uint v_cols = p.value_dim > col0 ? min(W, p.value_dim - col0) : 0u;
     bool aligned = p.aligned != 0u;
-    HeadRows<T> ks = head_rows(k, p.k, segment.batch, kv_head, segment.key, p.dim);
-    HeadRows<T> vs = head_rows(v, p.v, segment.batch, kv_head, segment.key, p.value_dim);
+    HeadRows<T> ks = head_rows(k, p.k, segment.batch, kv_head, segment.key, p.dim, aligned);
+    HeadRows<T> vs = head_rows(v, p.v, segment.batch, kv_head, segment.key, p.value_dim, aligned);
     uint j = k0 + 8u * simdgroup + lane / 4u;
     Sums<W> k_sums;
     Sums<W> v_sums;
     k_sums.clear();
     v_sums.clear();
     for (uint head = kv_head * p.group; head < (kv_head + 1u) * p.group; head++) {
-        HeadRows<T> qs = head_rows(q, p.q, segment.batch, head, segment.query, p.dim);
-        HeadRows<T> gs = head_rows(grad, p.grad, segment.batch, head, segment.query, p.value_dim);
+        HeadRows<T> qs = head_rows(q, p.q, segment.batch, head, segment.query, p.dim, aligned);
+        HeadRows<T> gs = head_rows(grad, p.grad, segment.batch, head, segment.query, p.value_dim, aligned);
         for (uint first = 0u; first < segment.queries; first += BLOCK) {
             if (!overlap(segment, first, k0, p)) {
                 continue;
@@ -66,15 +66,15 @@ template <typename T, uint W>
             Products products;
             products.clear();
             add_products(
-                products, tile, ks, k0, segment.keys, qs, first, segment.queries, aligned, thread_index, simdgroup
+                products, tile, ks, k0, segment.keys, qs, first, segment.queries, thread_index, simdgroup
             );
             products.store(weights);
             products.clear();
             add_products(
-                products, tile, vs, k0, segment.keys, gs, first, segment.queries, aligned, thread_index, simdgroup
+                products, tile, vs, k0, segment.keys, gs, first, segment.queries, thread_index, simdgroup
             );
             products.store(slopes);
-            stage<W>(tile, gs, first, segment.queries, col0, aligned, thread_index);
+            stage<W>(tile, gs, first, segment.queries, col0, thread_index);
             simdgroup_barrier(mem_flags::mem_threadgroup);
             Query query = query_at(segment, head, first + lane % 4u, p);
             UNROLL
@@ -94,7 +94,7 @@ template <typename T, uint W>
             threadgroup_barrier(mem_flags::mem_threadgroup);
             v_sums.add(weights, rows, v_cols);
             threadgroup_barrier(mem_flags::mem_threadgroup);
-            stage<W>(tile, qs, first, segment.queries, col0, aligned, thread_index);
+            stage<W>(tile, qs, first, segment.queries, col0, thread_index);
             threadgroup_barrier(mem_flags::mem_threadgroup);
             k_sums.add(slopes, rows, k_cols);
             threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -151,10 +151,10 @@ template <typename T, uint W>
     uint col0 = group.y / p.heads * W;
     uint cols = min(W, p.dim - col0);
     bool aligned = p.aligned != 0u;
-    HeadRows<T> qs = head_rows(q, p.q, segment.batch, head, segment.query, p.dim);
-    HeadRows<T> gs = head_rows(grad, p.grad, segment.batch, head, segment.query, p.value_dim);
-    HeadRows<T> ks = head_rows(k, p.k, segment.batch, head / p.group, segment.key, p.dim);
-    HeadRows<T> vs = head_rows(v, p.v, segment.batch, head / p.group, segment.key, p.value_dim);
+    HeadRows<T> qs = head_rows(q, p.q, segment.batch, head, segment.query, p.dim, aligned);
+    HeadRows<T> gs = head_rows(grad, p.grad, segment.batch, head, segment.query, p.value_dim, aligned);
+    HeadRows<T> ks = head_rows(k, p.k, segment.batch, head / p.group, segment.key, p.dim, aligned);
+    HeadRows<T> vs = head_rows(v, p.v, segment.batch, head / p.group, segment.key, p.value_dim, aligned);
     uint i = first + 8u * simdgroup + lane / 4u;
     bool exists = i < segment.queries;
     Query query = query_at(segment, head, i, p);
@@ -168,15 +168,15 @@ template <typename T, uint W>
         Products products;
         products.clear();
         add_products(
-            products, tile, qs, first, segment.queries, ks, k0, segment.keys, aligned, thread_index, simdgroup
+            products, tile, qs, first, segment.queries, ks, k0, segment.keys, thread_index, simdgroup
         );
         products.store(weights);
         products.clear();
         add_products(
-            products, tile, gs, first, segment.queries, vs, k0, segment.keys, aligned, thread_index, simdgroup
+            products, tile, gs, first, segment.queries, vs, k0, segment.keys, thread_index, simdgroup
         );
         products.store(slopes);
-        stage<W>(tile, ks, k0, segment.keys, col0, aligned, thread_index);
+        stage<W>(tile, ks, k0, segment.keys, col0, thread_index);
         simdgroup_barrier(mem_flags::mem_threadgroup);
         UNROLL
         for (uint n = 0u; n < 8u; n++) {

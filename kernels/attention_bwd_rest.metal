@@ -109,10 +109,10 @@ template <typename T>
     for (uint batch = b0; batch < b1; batch++) {
         Segment segment = segment_at(batch, lengths, p);
         for (uint head = h0; head < h1; head++) {
-            HeadRows<T> qs = head_rows(q, p.q, batch, head, 0u, p.dim);
-            HeadRows<T> gs = head_rows(grad, p.grad, batch, head, 0u, p.value_dim);
-            HeadRows<T> ks = head_rows(k, p.k, batch, head / p.group, 0u, p.dim);
-            HeadRows<T> vs = head_rows(v, p.v, batch, head / p.group, 0u, p.value_dim);
+            HeadRows<T> qs = head_rows(q, p.q, batch, head, 0u, p.dim, aligned);
+            HeadRows<T> gs = head_rows(grad, p.grad, batch, head, 0u, p.value_dim, aligned);
+            HeadRows<T> ks = head_rows(k, p.k, batch, head / p.group, 0u, p.dim, aligned);
+            HeadRows<T> vs = head_rows(v, p.v, batch, head / p.group, 0u, p.value_dim, aligned);
             for (uint first = q0; first < q1; first += BLOCK) {
                 uint i = first + 8u * simdgroup + lane / 4u;
                 bool exists = i < p.queries;
@@ -126,12 +126,12 @@ template <typename T>
                     Products products;
                     products.clear();
                     add_products(
-                        products, tile, qs, first, p.queries, ks, key, segment.keys, aligned, thread_index, simdgroup
+                        products, tile, qs, first, p.queries, ks, key, segment.keys, thread_index, simdgroup
                     );
                     products.store(weights);
                     products.clear();
                     add_products(
-                        products, tile, gs, first, p.queries, vs, key, segment.keys, aligned, thread_index, simdgroup
+                        products, tile, gs, first, p.queries, vs, key, segment.keys, thread_index, simdgroup
                     );
                     products.store(slopes);
                     simdgroup_barrier(mem_flags::mem_threadgroup);

@@ -18,12 +18,16 @@ fn values(t: &Tensor) -> Result<Vec<f32>> {
 }
 
 fn assert_close(got: &Tensor, want: &Tensor, what: &str) -> Result<()> {
+    assert_within(got, want, what, 2e-5)
+}
+
+fn assert_within(got: &Tensor, want: &Tensor, what: &str, within: f32) -> Result<()> {
     assert_eq!(got.dims(), want.dims(), "{what}");
     let want = values(want)?;
     let scale = want.iter().fold(1e-3f32, |m, x| m.max(x.abs()));
     for (i, (got, want)) in values(got)?.into_iter().zip(want).enumerate() {
         assert!(
-            (got - want).abs() <= 2e-5 * scale,
+            (got - want).abs() <= within * scale,
             "{what}: {got} at {i}, expected {want}"
         );
     }
@@ -221,6 +225,50 @@ fn scores_that_grow_agree_with_the_reference() -> Result<()> {
                     grads.get(var).expect("a gradient").clone()
                 };
                 assert_close(&of(&got), &of(&want), &what)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Scores of ±80, whose exponentials span all of f32, against a composition in f64. A score of 80 that is a sum of 8 products in
+/// f32 is off by up to 80 · 8 · 2⁻²⁴ = 4e-5, and so is a weight, relative to itself; a gradient has that of two weights.
+#[test]
+fn large_scores_agree_with_f64() -> Result<()> {
+    for device in devices() {
+        for queries in [1, 33] {
+            let dims = [[1, 2, queries, 8], [1, 1, 150, 8], [1, 1, 150, 24]];
+            let q = random(&dims[0], 1, device)?;
+            let (k, v) = (random(&dims[1], 2, device)?, random(&dims[2], 3, device)?);
+            let products = q
+                .contiguous()?
+                .matmul(&k.broadcast_as((1, 2, 150, 8))?.t()?.contiguous()?)?;
+            let largest = values(&products)?
+                .into_iter()
+                .fold(0f32, |m, x| m.max(x.abs()));
+            let config = AttentionConfig {
+                scale: Some(80.0 / largest),
+                ..Default::default()
+            };
+            let vars = [q, k, v].map(|t| Var::from_tensor(&t));
+            let [q, k, v] = vars;
+            let (q, k, v) = (q?, k?, v?);
+            let wide = |t: &Var| {
+                let t = t.as_detached_tensor().to_device(&Device::Cpu)?;
+                Var::from_tensor(&t.to_dtype(DType::F64)?)
+            };
+            let (wide_q, wide_k, wide_v) = (wide(&q)?, wide(&k)?, wide(&v)?);
+            let what = format!("{queries} queries");
+            let got = attention(&q, &k, &v, &config)?;
+            let want = reference(&wide_q, &wide_k, &wide_v, &config)?;
+            let cpu = |t: &Tensor| t.to_device(&Device::Cpu);
+            assert_within(&cpu(&got)?, &want, &what, 4e-5)?;
+            let got = got.sqr()?.sum_all()?.backward()?;
+            let want = want.sqr()?.sum_all()?.backward()?;
+            for (var, wide) in [(&q, &wide_q), (&k, &wide_k), (&v, &wide_v)] {
+                let got = got.get(var).expect("a gradient");
+                let want = want.get(wide).expect("a gradient");
+                assert_within(&cpu(got)?, want, &what, 8e-5)?;
             }
         }
     }

@@ -214,15 +214,45 @@ struct HeadRows {
     device const T* from;
     uint stride;  // less than 2^27
     uint cols;
+    bool aligned;  // may be read four elements at a time
+
+    // Those from a row on.
+    HeadRows<T> behind(uint row) const thread {
+        HeadRows<T> rows = *this;
+        rows.from += ulong(row) * stride;
+        return rows;
+    }
+
+    // Four columns of one of the first 32 rows; zeros beyond the last column. The first of them exists.
+    float4 four(uint row, uint col) const thread {
+        return load4(from + row * stride + col, cols - col, aligned, 0.0f);
+    }
 };
 
 template <typename T>
 inline HeadRows<T> head_rows(
-    device const T* from, constant ulong* strides, uint batch, uint head, uint first, uint cols
+    device const T* from, constant ulong* strides, uint batch, uint head, uint first, uint cols, bool aligned
 ) {
     HeadRows<T> rows;
     rows.from = from + batch * strides[0] + head * strides[1] + first * strides[2];
     rows.stride = uint(strides[2]);
     rows.cols = cols;
+    rows.aligned = aligned;
     return rows;
 }
+
+// Keys and values where they lie: what forward kernels take their rows from.
+template <typename T>
+struct Numbers {
+    typedef HeadRows<T> Rows;
+
+    device const T* k;
+    device const T* v;
+
+    Rows keys(thread const Segment& s, uint kv_head, constant AttentionParams& p) const thread {
+        return head_rows(k, p.k, s.batch, kv_head, s.key, p.dim, p.aligned != 0u);
+    }
+    Rows values(thread const Segment& s, uint kv_head, constant AttentionParams& p) const thread {
+        return head_rows(v, p.v, s.batch, kv_head, s.key, p.value_dim, p.aligned != 0u);
+    }
+};

@@ -9,14 +9,14 @@
 template <typename T>
 inline void add_products(
     thread Products& products, threadgroup float4* tile, HeadRows<T> a, uint a0, uint a_count, HeadRows<T> b, uint b0,
-    uint b_count, bool aligned, uint thread_index, uint simdgroup
+    uint b_count, uint thread_index, uint simdgroup
 ) {
     threadgroup float4* second = tile + BLOCK * STAGED_ROW(CHUNK) / 4u;
     threadgroup const float* left = (threadgroup const float*)tile + 8u * simdgroup * STAGED_ROW(CHUNK);
     threadgroup const float* right = (threadgroup const float*)second;
     for (uint d0 = 0u; d0 < a.cols; d0 += CHUNK) {
-        stage<CHUNK>(tile, a, a0, a_count, d0, aligned, thread_index);
-        stage<CHUNK>(second, b, b0, b_count, d0, aligned, thread_index);
+        stage<CHUNK>(tile, a, a0, a_count, d0, thread_index);
+        stage<CHUNK>(second, b, b0, b_count, d0, thread_index);
         threadgroup_barrier(mem_flags::mem_threadgroup);
         UNROLL
         for (uint c = 0u; c < CHUNK / 8u; c++) {

@@ -17,12 +17,10 @@
 #define WEIGHTS (8u * WEIGHT_ROW)
 
 // 32 rows from `row0` on, W columns from `col0` on; zeros beyond the `count` rows and the columns.
-template <uint W, typename T>
-inline void stage(
-    threadgroup float4* tile, HeadRows<T> rows, uint row0, uint count, uint col0, bool aligned, uint thread_index
-) {
+template <uint W, typename Rows>
+inline void stage(threadgroup float4* tile, Rows all, uint row0, uint count, uint col0, uint thread_index) {
     uint left = count > row0 ? count - row0 : 0u;
-    device const T* from = rows.from + ulong(row0) * rows.stride + col0;
+    Rows rows = all.behind(row0);
     uint cols = rows.cols > col0 ? rows.cols - col0 : 0u;
     UNROLL
     for (uint n = 0u; n < BLOCK * W / 4u / BLOCK_THREADS; n++) {
@@ -31,7 +29,7 @@ inline void stage(
         uint c = i % (W / 4u) * 4u;
         float4 x = float4(0.0f);
         if (r < left && c < cols) {
-            x = load4(from + r * rows.stride + c, cols - c, aligned, 0.0f);
+            x = rows.four(r, col0 + c);
         }
         tile[(r * STAGED_ROW(W) + c) / 4u] = x;
     }

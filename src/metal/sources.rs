@@ -75,6 +75,8 @@ macro_rules! sources {
 
 parts! {
     ATTENTION_BWD_TILES = "parts/attention_bwd",
+    ATTENTION_FEW = "parts/attention_few",
+    ATTENTION_FORWARD = "parts/attention_forward",
     ATTENTION_RULES = "parts/attention",
     ATTENTION_TILES = "parts/attention_tiles",
     CODES = "parts/codes",
@@ -90,10 +92,11 @@ parts! {
 sources! {
     ACTIVATION = "activation",
     AFFINE_ACT = "affine_act",
-    ATTENTION = "attention" + ATTENTION_RULES + ATTENTION_TILES,
+    ATTENTION = "attention" + ATTENTION_RULES + ATTENTION_TILES + ATTENTION_FORWARD,
     ATTENTION_BWD = "attention_bwd" + ATTENTION_RULES + ATTENTION_TILES + ATTENTION_BWD_TILES,
     ATTENTION_BWD_REST = "attention_bwd_rest" + ATTENTION_RULES + ATTENTION_TILES + ATTENTION_BWD_TILES,
-    ATTENTION_DECODE = "attention_decode" + ATTENTION_RULES,
+    ATTENTION_CODES = "attention_codes" + ATTENTION_RULES + ATTENTION_TILES + ATTENTION_FORWARD + ATTENTION_FEW,
+    ATTENTION_DECODE = "attention_decode" + ATTENTION_RULES + ATTENTION_FEW,
     BINARY_ACT = "binary_act",
     BITLINEAR = "bitlinear" + TILES + CODES,
     CONV2D = "conv2d" + CONV2D_PARAMS,

@@ -57,7 +57,7 @@ exports! {
     activation: activation, activation_inplace, gelu, gelu_erf, leaky_relu, relu, relu2, sigmoid, silu, softplus,
         tanh, Act, Activation = reference;
     affine_act: affine_act, affine_act_inplace, AffineAct = reference;
-    attention: attention, Attention, AttentionConfig, AttentionDropout, AttentionLayout, PackedSequences = reference;
+    attention: attention, attention_codes, Attention, AttentionCodes, AttentionConfig, AttentionDropout, AttentionLayout, PackedSequences = reference;
     binary_act: add_act, add_act_inplace, add_relu, bias_act, bias_act_inplace, mul_act, mul_act_inplace, mul_relu,
         BinaryAct, BinaryOp = reference;
     bitlinear: bitlinear, BitLinear = reference;

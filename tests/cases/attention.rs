@@ -4,9 +4,12 @@ use super::size::{size, Measured};
 use super::{call, zeros, Arg, Call, Fill, Grid, Kind, OpCase, Reject, Run, Size};
 use candle_core::{DType, Device, Result, Tensor, D};
 use candle_fused::ops::{
-    attention, Attention, AttentionConfig, AttentionDropout, AttentionLayout, PackedSequences,
+    attention, attention_codes, Attention, AttentionCodes, AttentionConfig, AttentionDropout,
+    AttentionLayout, PackedSequences,
 };
+use candle_fused::quant::{KvCodes, Levels, ScaleScope, Scheme};
 use candle_fused::reference::attention::reference;
+use candle_fused::reference::quantize::reference_quantize;
 
 const OP: &str = "attention";
 
@@ -246,8 +249,112 @@ pub fn cases() -> Vec<OpCase> {
         packed("packed_causal", true).hiding(),
     ];
     // The backward starts from the outputs, which have been rounded.
-    let cases = cases.into_iter().map(OpCase::reduction);
+    let cases = cases.into_iter().chain(of_codes()).map(OpCase::reduction);
     cases.map(OpCase::stepwise_gradients).collect()
+}
+
+/// Few queries and many, dims of several vectors and chunks, and of less than one. Groups of 4 divide the dims.
+const CODES: Grid = &[
+    &[2, 4, 3, 5, 4],
+    &[2, 4, 1, 600, 64],
+    &[1, 8, 13, 65, 36],
+    &[1, 4, 33, 65, 128],
+    &[1, 4, 2, 13, 260],
+    &[12, 4, 3, 9, 16],
+];
+/// Rows that end within a byte of two codes.
+const ODD: Grid = &[&[2, 4, 3, 5, 5], &[1, 4, 1, 70, 33], &[1, 4, 20, 40, 17]];
+
+/// Keys and values that are quantised: the arguments give their sizes alone, so that no dtype has codes of its own.
+fn of_codes() -> Vec<OpCase> {
+    type Config = fn(&[Tensor]) -> Result<AttentionConfig>;
+    let of = |name: &str, rest: &[Arg], schemes: [Scheme; 2], config: Config| {
+        let kv = [K_OF_FOUR.constant(), V_OF_FOUR.constant()];
+        let codes = move |t: &[Tensor]| -> Result<[KvCodes; 2]> {
+            Ok([
+                fixed_codes(&t[1], 7, schemes[0])?,
+                fixed_codes(&t[2], 8, schemes[1])?,
+            ])
+        };
+        let args = [&[Q][..], &kv, rest].concat();
+        OpCase::new(
+            OP,
+            name,
+            &args,
+            move |t| {
+                let [k, v] = codes(t)?;
+                attention_codes(&t[0], &k, &v, &config(t)?)
+            },
+            move |t| {
+                let [k, v] = codes(t)?;
+                let numbers = |codes: KvCodes| {
+                    let x = codes.quantized()?.dequantize(DType::F32)?;
+                    x.to_dtype(t[0].dtype())
+                };
+                reference(&t[0], &numbers(k)?, &numbers(v)?, &config(t)?)
+            },
+        )
+        .grid(CODES)
+        .sizes([])
+    };
+    let group = ScaleScope::Group;
+    let (int8, uint8) = (Scheme::int8(group(4)), Scheme::uint8(ScaleScope::Row));
+    let int4 = Scheme::mlx(4, 4);
+    let zero4 = Scheme::new(Levels::ZeroPoint { bits: 4 }, ScaleScope::Row);
+    let mask = Arg::new("mask", Fill::Mask, |s| {
+        vec![s.dims()[0], 1, s.dims()[2], s.dims()[3]]
+    });
+    let none: Config = |_| Ok(AttentionConfig::default());
+    vec![
+        of(
+            "codes_int8",
+            &[],
+            [int8, Scheme::int8(ScaleScope::Row)],
+            none,
+        ),
+        of("codes_int4", &[], [int4, zero4], none),
+        of("codes_uint8_odd", &[], [uint8, uint8], none).grid(ODD),
+        of("codes_int4_odd", &[], [zero4, zero4], none).grid(ODD),
+        // Not read directly, but dequantised.
+        of("codes_of_two_sizes", &[], [int8, int4], none).grid(&[&[1, 4, 3, 5, 8]]),
+        of("codes_int8_causal", &[], [int8, uint8], |_| Ok(causal())).hiding(),
+        of("codes_int4_window", &[], [int4, int4], |_| {
+            Ok(AttentionConfig {
+                window_left: Some(7),
+                ..causal()
+            })
+        })
+        .hiding(),
+        of("codes_int8_mask", &[mask], [uint8, int8], masked),
+        of("codes_int4_lengths", &[], [zero4, int4], |t| {
+            lengths(t, true)
+        })
+        .hiding(),
+        of("codes_int8_everything", &[SINKS], [int8, int8], |t| {
+            Ok(AttentionConfig {
+                sinks: Some(t[3].clone()),
+                softcap: Some(6.0),
+                dropout: Some(DROPOUT),
+                window_left: Some(40),
+                ..lengths(t, true)?
+            })
+        })
+        .hiding()
+        .random(),
+    ]
+}
+
+/// Codes of keys or values in the shape of x, the same on every call.
+fn fixed_codes(x: &Tensor, seed: u64, scheme: Scheme) -> Result<KvCodes> {
+    let numbers = Fill::Signal.tensor(x.dims(), seed, DType::F32, &Device::Cpu)?;
+    let codes = reference_quantize(&numbers, scheme)?.to_device(x.device())?;
+    Ok(KvCodes {
+        codes: codes.codes().clone(),
+        scales: codes.scales().clone(),
+        offsets: codes.offsets().cloned(),
+        scheme,
+        head_dim: x.dim(D::Minus1)?,
+    })
 }
 
 const DROPOUT: AttentionDropout = AttentionDropout {
@@ -397,6 +504,8 @@ pub fn custom_ops() -> Result<Vec<Form>> {
     let ones = |dims: &[usize]| Tensor::ones(dims, DType::F32, &Device::Cpu);
     let config = AttentionConfig::default;
     let packed = PackedSequences::new(&[0, 1, 5], &[0, 4, 5])?;
+    let codes =
+        |bits: u32, keys: usize| fixed_codes(&ones(&[5, 3, keys, 3])?, 1, Scheme::mlx(bits, 3));
     Ok(forms! {
         Attention { config: config() } => CustomOp3;
         Attention { config: AttentionConfig { packed: Some(packed.clone()), ..config() } } => CustomOp3;
@@ -405,6 +514,12 @@ pub fn custom_ops() -> Result<Vec<Form>> {
         Attention { config: AttentionConfig { key_lengths: Some(Tensor::new(&[9u32; 5], &Device::Cpu)?), ..causal() } } => CustomOp3;
         Attention { config: AttentionConfig { window_left: Some(usize::MAX), window_right: Some(usize::MAX), ..config() } } => CustomOp3;
         Attention { config: scaled(f32::NAN) } => CustomOp3;
+        AttentionCodes { keys: codes(4, 5)?, values: codes(4, 5)?, config: causal() } => CustomOp1;
+        AttentionCodes { keys: codes(8, 5)?, values: codes(8, 5)?, config: scaled(0.5) } => CustomOp1;
+        AttentionCodes { keys: codes(2, 5)?, values: codes(2, 5)?, config: config() } => CustomOp1;
+        AttentionCodes { keys: KvCodes { head_dim: 64, ..codes(8, 5)? }, values: codes(8, 5)?, config: config() } => CustomOp1;
+        AttentionCodes { keys: KvCodes { scales: ones(&[5, 3, 7, 1])?, ..codes(8, 5)? }, values: codes(8, 5)?, config: config() } => CustomOp1;
+        AttentionCodes { keys: KvCodes { offsets: None, ..codes(8, 5)? }, values: codes(8, 5)?, config: config() } => CustomOp1;
     })
 }
 
@@ -416,6 +531,25 @@ fn wrong(d: &Device, change: Change) -> Result<()> {
     let mut config = AttentionConfig::default();
     change(d, &mut config)?;
     attention(&q, &k, &k, &config).map(drop)
+}
+
+const CODES_OP: &str = "attention_codes";
+
+type ChangeCodes = fn(&mut KvCodes, &mut KvCodes, &mut AttentionConfig) -> Result<()>;
+
+/// Calls attention_codes of 4 heads, 3 queries and 5 keys with something that is wrong.
+fn wrong_codes(d: &Device, change: ChangeCodes) -> Result<()> {
+    let codes = || fixed_codes(&zeros((2, 2, 5, 8), d)?, 1, Scheme::mlx(4, 4));
+    let (mut k, mut v, mut config) = (codes()?, codes()?, AttentionConfig::default());
+    change(&mut k, &mut v, &mut config)?;
+    attention_codes(&zeros((2, 4, 3, 8), d)?, &k, &v, &config).map(drop)
+}
+
+/// Codes of another number of keys.
+fn of_other_keys(v: &mut KvCodes, keys: usize) -> Result<()> {
+    let x = zeros((2, 2, keys, 8), v.codes.device())?;
+    *v = fixed_codes(&x, 1, v.scheme)?;
+    Ok(())
 }
 
 pub fn rejects() -> Vec<Reject> {
@@ -519,6 +653,52 @@ pub fn rejects() -> Vec<Reject> {
             })
         }),
         Reject::new(
+            CODES_OP,
+            "codes of other keys",
+            &["v", "[2, 2, 6, 8]", "5"],
+            |d| wrong_codes(d, |_, v, _| of_other_keys(v, 6)),
+        ),
+        Reject::new(
+            CODES_OP,
+            "scales of other groups",
+            &["scales of keys", "[2, 2, 5, 1]", "[2, 2, 5, 2]"],
+            |d| {
+                wrong_codes(d, |k, _, _| {
+                    k.scales = k.scales.narrow(3, 0, 1)?;
+                    Ok(())
+                })
+            },
+        ),
+        Reject::new(
+            CODES_OP,
+            "codes of floats",
+            &["codes of values", "F32", "U8"],
+            |d| {
+                wrong_codes(d, |_, v, _| {
+                    v.codes = v.codes.to_dtype(DType::F32)?;
+                    Ok(())
+                })
+            },
+        ),
+        Reject::new(CODES_OP, "no offsets", &["keys", "offsets: false"], |d| {
+            wrong_codes(d, |k, _, _| {
+                k.offsets = None;
+                Ok(())
+            })
+        }),
+        Reject::new(CODES_OP, "a scale for all", &["keys", "Tensor"], |d| {
+            wrong_codes(d, |k, _, _| {
+                k.scheme.scope = ScaleScope::Tensor;
+                Ok(())
+            })
+        }),
+        Reject::new(CODES_OP, "packed sequences", &["packed sequences"], |d| {
+            wrong_codes(d, |_, _, config| {
+                config.packed = Some(PackedSequences::new(&[0, 3], &[0, 5])?);
+                Ok(())
+            })
+        }),
+        Reject::new(
             OP,
             "packed sequences that end early",
             &["4 queries", "5"],
@@ -538,9 +718,18 @@ pub fn rejects() -> Vec<Reject> {
 #[rustfmt::skip]
 pub fn refused(w: &Wrong) -> Vec<Refused> {
     let config = AttentionConfig::default();
+    let codes = KvCodes {
+        codes: w.codes.codes().clone(),
+        scales: w.codes.scales().clone(),
+        offsets: None,
+        scheme: *w.codes.scheme(),
+        head_dim: 32,
+    };
     refused! {
         attention(&w.x, &w.x, &w.x, &config);
         attention(&w.image, &w.image, &w.kernel, &config);
         attention(&w.integers, &w.integers, &w.integers, &config);
+        attention_codes(&w.x, &codes, &codes, &config);
+        attention_codes(&w.integers, &codes, &codes, &config);
     }
 }

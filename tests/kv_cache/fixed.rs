@@ -3,8 +3,9 @@
 use super::{assert_same, by_heads, flat, says};
 use crate::devices::devices;
 use crate::tensors::{error, signal};
-use candle_core::{DType, Device, Result, Tensor, D};
+use candle_core::{DType, Device, Result, Tensor, Var, D};
 use candle_fused::nn::kv_cache::{FixedKvCache, FixedKvConfig};
+use candle_fused::ops::{self, AttentionConfig, AttentionLayout};
 use candle_fused::quant::{Quantized, ScaleScope, Scheme};
 
 /// softmax(q·kᵀ + mask)·v
@@ -95,6 +96,118 @@ fn a_window_slides() -> Result<()> {
     Ok(())
 }
 
+/// `attend` gives what attention over keys, values and mask gives: of numbers and of codes, of all dtypes, in both layouts, for
+/// sequences of several lengths, few tokens and many, and windows that wrap.
+#[test]
+fn attend_reads_what_keys_and_values_give() -> Result<()> {
+    for device in devices() {
+        let plain = FixedKvConfig::new(2, 2, 16, 40);
+        for config in [plain, plain.with_int8(16), plain.with_int4(8)] {
+            for (window, dtype) in [
+                (None, DType::F32),
+                (Some(9), DType::F32),
+                (None, DType::F16),
+                (Some(9), DType::BF16),
+            ] {
+                let config = FixedKvConfig { window, ..config };
+                let mut cache = FixedKvCache::new(config, dtype, device)?;
+                let within = if dtype == DType::F32 { 1e-5 } else { 2e-2 };
+                let attends = AttentionConfig {
+                    causal: true,
+                    window_left: window.map(|n| n - 1),
+                    ..Default::default()
+                };
+                for (i, (n, counts)) in [(24, [24, 20]), (3, [3, 3]), (1, [1, 0]), (12, [12, 12])]
+                    .into_iter()
+                    .enumerate()
+                {
+                    let make = |heads: usize, seed: u64| {
+                        signal(&[2, heads, n, 16], 10 * i as u64 + seed, device)?.to_dtype(dtype)
+                    };
+                    let (k, v, q) = (make(2, 1)?, make(2, 2)?, make(4, 3)?);
+                    cache.append_counts(&k, &v, &counts)?;
+                    let mask = AttentionConfig {
+                        mask: Some(cache.mask(n)?),
+                        ..Default::default()
+                    };
+                    let want = ops::attention(&q, &cache.keys()?, &cache.values()?, &mask)?;
+                    let got = cache.attend(&q, &attends)?;
+                    let turned = AttentionConfig {
+                        layout: AttentionLayout::Bshd,
+                        ..attends.clone()
+                    };
+                    let turned = cache.attend(&q.transpose(1, 2)?, &turned)?;
+                    for (b, &count) in counts.iter().enumerate() {
+                        let part = |x: &Tensor| {
+                            let x = x.narrow(0, b, 1)?.narrow(2, 0, count)?;
+                            x.to_dtype(DType::F32)
+                        };
+                        if count > 0 {
+                            let what =
+                                format!("{window:?} {dtype:?} {:?}, step {i}", config.scheme);
+                            let want = part(&want)?;
+                            assert!(error(&part(&got)?, &want)? < within, "{what}");
+                            let turned = part(&turned.transpose(1, 2)?)?;
+                            assert!(error(&turned, &want)? < within, "{what}, turned");
+                        }
+                    }
+                }
+                says(
+                    cache.attend(
+                        &signal(&[2, 4, 1, 16], 1, device)?,
+                        &AttentionConfig::default(),
+                    ),
+                    &["FixedKvCache::attend", "causal"],
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Queries get the gradient that attention over the dequantised cache gives, though the cache is written before the backward.
+#[test]
+fn queries_get_their_gradient_through_codes() -> Result<()> {
+    for device in devices() {
+        let plain = FixedKvConfig::new(1, 1, 8, 4).with_window(3);
+        for config in [plain, plain.with_int8(8), plain.with_int4(8)] {
+            let mut cache = FixedKvCache::new(config, DType::F32, device)?;
+            let attends = AttentionConfig {
+                causal: true,
+                window_left: Some(2),
+                ..Default::default()
+            };
+            let token = |seed: u64| signal(&[1, 1, 1, 8], seed, device);
+            for seed in 0..5 {
+                cache.append(&token(seed)?, &token(seed + 10)?)?;
+            }
+            let q = Var::from_tensor(&signal(&[1, 2, 1, 8], 20, device)?)?;
+            let mask = AttentionConfig {
+                mask: Some(cache.mask(1)?),
+                ..Default::default()
+            };
+            let copy = |t: Tensor| t.force_contiguous();
+            let (k, v) = (copy(cache.keys()?)?, copy(cache.values()?)?);
+            let want = ops::attention(&q, &k, &v, &mask)?
+                .sqr()?
+                .sum_all()?
+                .backward()?;
+            let y = cache.attend(&q, &attends)?;
+            for seed in 30..33 {
+                cache.append(&token(seed)?, &token(seed)?)?;
+            }
+            let got = y.sqr()?.sum_all()?.backward()?;
+            let of = |grads: &candle_core::backprop::GradStore| grads.get(&q).cloned();
+            let (got, want) = (
+                of(&got).expect("a gradient"),
+                of(&want).expect("a gradient"),
+            );
+            assert!(error(&got, &want)? < 1e-5, "{:?}", config.scheme);
+        }
+    }
+    Ok(())
+}
+
 /// Attention over codes is near attention over f32, on normal data.
 #[test]
 fn codes_are_near_the_numbers() -> Result<()> {
@@ -111,15 +224,25 @@ fn codes_are_near_the_numbers() -> Result<()> {
             Tensor::from_vec(values, (2, 2, tokens, dim), device)
         };
         let (k, v, q) = (normal(1)?, normal(2)?, normal(3)?.narrow(2, 0, 4)?);
-        let none = Tensor::zeros(1, DType::F32, device)?;
-        let want = attention(&q, &k, &v, &none)?;
         let config = FixedKvConfig::new(2, 2, dim, tokens);
-        for (config, within) in [(config.with_int8(32), 1e-2), (config.with_int4(32), 0.15)] {
+        let causal = AttentionConfig {
+            causal: true,
+            ..Default::default()
+        };
+        let attend = |config: FixedKvConfig| -> Result<Tensor> {
             let mut cache = FixedKvCache::new(config, DType::F32, device)?;
-            let half = tokens / 2;
-            cache.append(&k.narrow(2, 0, half)?, &v.narrow(2, 0, half)?)?;
-            cache.append(&k.narrow(2, half, half)?, &v.narrow(2, half, half)?)?;
-            let got = attention(&q, &cache.keys()?, &cache.values()?, &none)?;
+            for (from, n) in [
+                (0, tokens / 2),
+                (tokens / 2, tokens / 2 - 4),
+                (tokens - 4, 4),
+            ] {
+                cache.append(&k.narrow(2, from, n)?, &v.narrow(2, from, n)?)?;
+            }
+            cache.attend(&q, &causal)
+        };
+        let want = attend(config)?;
+        for (config, within) in [(config.with_int8(32), 1e-2), (config.with_int4(32), 0.15)] {
+            let got = attend(config)?;
             let error = error(&got, &want)?;
             assert!(error < within, "{error} with {:?}", config.scheme);
         }

@@ -7,6 +7,7 @@ mod axpy;
 mod batch;
 mod gemv;
 mod matrix;
+pub mod micro;
 mod narrow;
 mod tiles;
 

@@ -134,6 +134,30 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// # Safety
     /// `p` is valid for reads of `LANES` values.
     unsafe fn load_u8(self, p: *const u8) -> Self::I;
+    /// Widens bytes in two's complement.
+    ///
+    /// # Safety
+    /// `p` is valid for reads of `LANES` values.
+    #[inline(always)]
+    unsafe fn load_i8(self, p: *const u8) -> Self::I {
+        // SAFETY: the contract is the same.
+        self.sar::<24>(self.shl::<24>(unsafe { self.load_u8(p) }))
+    }
+    /// Widens numbers of four bits, two in a byte, the first in its lower half.
+    ///
+    /// # Safety
+    /// `p` is valid for reads of `LANES / 2` bytes.
+    #[inline(always)]
+    unsafe fn load_u4(self, p: *const u8) -> Self::I {
+        let mut codes = [0u8; MAX_LANES];
+        for (i, pair) in codes.chunks_exact_mut(2).enumerate().take(Self::LANES / 2) {
+            // SAFETY: i < LANES / 2.
+            let byte = unsafe { *p.add(i) };
+            (pair[0], pair[1]) = (byte & 15, byte >> 4);
+        }
+        // SAFETY: the array has a byte for each lane.
+        unsafe { self.load_u8(codes.as_ptr()) }
+    }
     /// The lowest byte of each lane.
     ///
     /// # Safety

@@ -21,9 +21,13 @@ impl Kernel for Lanes<'_> {
                 let floats = s.to_array(s.to_float(wide));
                 let mut low = [0u8; MAX_LANES];
                 s.store_u8(low.as_mut_ptr(), s.isub(wide, s.isplat(0x1234_5600)));
+                let signed = s.to_array(s.to_float(s.load_i8(bytes.as_ptr())));
+                let halves = s.to_array(s.to_float(s.load_u4(bytes.as_ptr())));
                 for i in 0..S::LANES {
                     assert_eq!(floats[i], f32::from(bytes[i]));
                     assert_eq!(low[i], bytes[i]);
+                    assert_eq!(signed[i], f32::from(bytes[i] as i8));
+                    assert_eq!(halves[i], f32::from(bytes[i / 2] >> (i % 2 * 4) & 15));
                 }
                 let half = s.splat(0.5);
                 let (max, min) = (s.to_array(s.max(half, v)), s.to_array(s.min(half, v)));

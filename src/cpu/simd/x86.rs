@@ -133,6 +133,14 @@ impl Simd for Avx2 {
             _mm_storeu_si128(p.cast(), low_words(words))
         };
         load_u8(p: *const u8) -> __m256i = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()));
+        load_i8(p: *const u8) -> __m256i = _mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast()));
+        load_u4(p: *const u8) -> __m256i = {
+            // Every byte twice; then its lower and its upper half.
+            let bytes = _mm_cvtsi32_si128(p.cast::<i32>().read_unaligned());
+            let twice = _mm256_cvtepu8_epi32(_mm_unpacklo_epi8(bytes, bytes));
+            let halves = _mm256_srlv_epi32(twice, _mm256_setr_epi32(0, 4, 0, 4, 0, 4, 0, 4));
+            _mm256_and_si256(halves, _mm256_set1_epi32(15))
+        };
         store_u8(p: *mut u8, x: __m256i) -> () = {
             let words = low_words(_mm256_and_si256(x, _mm256_set1_epi32(0xff)));
             _mm_storel_epi64(p.cast(), _mm_packus_epi16(words, words))
@@ -250,6 +258,13 @@ impl Simd for Avx512 {
             _mm512_mask_cvtepi32_storeu_epi16(p.cast(), (1 << n) - 1, words)
         };
         load_u8(p: *const u8) -> __m512i = _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()));
+        load_i8(p: *const u8) -> __m512i = _mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast()));
+        load_u4(p: *const u8) -> __m512i = {
+            let bytes = _mm_loadl_epi64(p.cast());
+            let twice = _mm512_cvtepu8_epi32(_mm_unpacklo_epi8(bytes, bytes));
+            let halves = _mm512_srlv_epi32(twice, _mm512_set4_epi32(4, 0, 4, 0));
+            _mm512_and_si512(halves, _mm512_set1_epi32(15))
+        };
         store_u8(p: *mut u8, x: __m512i) -> () = _mm_storeu_si128(p.cast(), _mm512_cvtepi32_epi8(x));
     }
 }

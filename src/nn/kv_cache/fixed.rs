@@ -1,10 +1,11 @@
 //! A cache of fixed capacity, for serving.
 
 use super::same_tokens;
-use super::store::{KvCodes, Store};
+use super::store::Store;
 use crate::check::{self, ensure};
 use crate::ops::kv_append::Place;
-use crate::quant::{Levels, ScaleScope, Scheme};
+use crate::ops::{self, AttentionConfig, AttentionLayout};
+use crate::quant::{KvCodes, Levels, ScaleScope, Scheme};
 use candle_core::{DType, Device, Result, Tensor};
 
 /// What a [`FixedKvCache`] holds.
@@ -111,6 +112,22 @@ pub struct FixedKvCache {
     device: Device,
 }
 
+/// How many of the tokens of an append count, for each sequence.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Counts<'a> {
+    All(usize),
+    Each(&'a [usize]),
+}
+
+impl Counts<'_> {
+    fn of(&self, sequence: usize) -> usize {
+        match self {
+            Counts::All(count) => *count,
+            Counts::Each(counts) => counts[sequence],
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 struct Sequence {
     /// Tokens so far, those included that have given their slots up.
@@ -189,14 +206,14 @@ impl FixedKvCache {
     /// Writes the tokens of k and v, `[batch, heads, tokens, head_dim]`, behind those of each sequence.
     pub fn append(&mut self, k: &Tensor, v: &Tensor) -> Result<()> {
         let name = "FixedKvCache::append";
-        let counts = vec![check::tokens(name, "k", k, 2)?; self.config.batch];
-        self.append_for(name, k, v, &counts)
+        let count = check::tokens(name, "k", k, 2)?;
+        self.append_for(name, k, v, Counts::All(count))
     }
 
     /// As [`append`](Self::append), but of sequence i only the first `counts[i]` tokens: for prompts of several lengths, padded at
     /// the end, and for sequences that pause.
     pub fn append_counts(&mut self, k: &Tensor, v: &Tensor, counts: &[usize]) -> Result<()> {
-        self.append_for("FixedKvCache::append_counts", k, v, counts)
+        self.append_for("FixedKvCache::append_counts", k, v, Counts::Each(counts))
     }
 
     pub(crate) fn append_for(
@@ -204,7 +221,7 @@ impl FixedKvCache {
         name: &'static str,
         k: &Tensor,
         v: &Tensor,
-        counts: &[usize],
+        counts: Counts<'_>,
     ) -> Result<()> {
         same_tokens(name, k, v, 2)?;
         let FixedKvConfig { batch, heads, .. } = self.config;
@@ -227,34 +244,39 @@ impl FixedKvCache {
             let message = format_args!("got {what} that tracks gradients, which the cache would lose; expected a detached one");
             ensure(!x.track_op(), name, message)?;
         }
-        let given = counts.len();
-        ensure(
-            given == batch && counts.iter().all(|&count| count <= tokens),
-            name,
-            format_args!("got counts {counts:?}, expected {batch} of up to {tokens} tokens"),
-        )?;
-        for (i, &count) in counts.iter().enumerate() {
-            self.check_room(name, i, count)?;
+        if let Counts::Each(counts) = counts {
+            ensure(
+                counts.len() == batch && counts.iter().all(|&count| count <= tokens),
+                name,
+                format_args!("got counts {counts:?}, expected {batch} of up to {tokens} tokens"),
+            )?;
         }
-        let place = |(sequence, &count): (&Sequence, &usize)| Place {
-            start: match count {
+        for i in 0..batch {
+            self.check_room(name, i, counts.of(i))?;
+        }
+        let place = |i: usize| Place {
+            start: match counts.of(i) {
                 0 => 0,
-                _ => sequence.len % self.config.capacity,
+                _ => self.sequences[i].len % self.config.capacity,
             },
-            count,
+            count: counts.of(i),
         };
-        let places: Vec<Place> = self.sequences.iter().zip(counts).map(place).collect();
-        let same = places.windows(2).all(|pair| pair[0] == pair[1]);
-        let places = &places[..if same {
-            places.len().min(1)
-        } else {
-            places.len()
-        }];
-        if !places.is_empty() {
+        // One place for all sequences where it is the same.
+        if batch > 0 {
+            let first = [place(0)];
+            let each: Vec<Place>;
+            let places = match (1..batch).all(|i| place(i) == first[0]) {
+                true => &first[..],
+                false => {
+                    each = (0..batch).map(place).collect();
+                    &each
+                }
+            };
             self.keys.write(name, k, places)?;
             self.values.write(name, v, places)?;
         }
-        for (sequence, &count) in self.sequences.iter_mut().zip(counts) {
+        for (i, sequence) in self.sequences.iter_mut().enumerate() {
+            let count = counts.of(i);
             sequence.len += count;
             sequence.written = sequence.written.max(sequence.len);
             sequence.last = count;
@@ -279,14 +301,17 @@ impl FixedKvCache {
             // The first sees min(window, len + 1) tokens; count − 1 come behind it.
             Some(window) => count == 0 || window.min(len + 1) + count - 1 <= capacity,
         };
+        if fits {
+            return Ok(());
+        }
+        let beside = match self.config.window {
+            None => String::new(),
+            Some(window) => format!(" beside the {window} that the first of them sees"),
+        };
         let message = format_args!(
-            "got {count} tokens behind {len} of sequence {i}, expected what {capacity} slots hold{}",
-            match self.config.window {
-                None => String::new(),
-                Some(window) => format!(" beside the {window} that the first of them sees"),
-            }
+            "got {count} tokens behind {len} of sequence {i}, expected what {capacity} slots hold{beside}"
         );
-        ensure(fits, name, message)
+        Err(check::error(name, message))
     }
 
     /// The slots in use, as far as the longest sequence has them.
@@ -350,6 +375,96 @@ impl FixedKvCache {
             }
         }
         Tensor::from_vec(mask, (batch, 1, queries, slots), &self.device)?.to_dtype(self.dtype)
+    }
+
+    /// Causal attention of the tokens of the last append, whose queries are q, `[batch, heads, tokens, key_dim]` or as
+    /// the config's layout says, to those in the cache. Codes are read as they are, without a dequantised copy. A token
+    /// of a row that [`append_counts`](Self::append_counts) did not count gives a result that means nothing.
+    ///
+    /// The cache knows what a token sees: the config is causal, has the cache's window (`window_left` is one less), and no
+    /// mask, right window, key lengths or packed sequences. Differentiable in q and the sinks: then the graph gets a copy of
+    /// all keys and values, so that the cache may be written again before the backward.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_fused::nn::kv_cache::{FixedKvCache, FixedKvConfig};
+    /// use candle_fused::ops::AttentionConfig;
+    ///
+    /// let config = FixedKvConfig::new(1, 2, 64, 128).with_int4(32);
+    /// let mut cache = FixedKvCache::new(config, DType::F32, &Device::Cpu)?;
+    /// let token = Tensor::randn(0f32, 1., (1, 2, 1, 64), &Device::Cpu)?;
+    /// cache.append(&token, &token)?;
+    /// let q = Tensor::randn(0f32, 1., (1, 8, 1, 64), &Device::Cpu)?;
+    /// let y = cache.attend(&q, &AttentionConfig { causal: true, ..Default::default() })?;
+    /// assert_eq!(y.dims(), [1, 8, 1, 64]);
+    /// # candle_core::Result::Ok(())
+    /// ```
+    pub fn attend(&self, q: &Tensor, config: &AttentionConfig) -> Result<Tensor> {
+        let name = "FixedKvCache::attend";
+        self.check_config(name, config)?;
+        let dim = match config.layout {
+            AttentionLayout::Bhsd => 2,
+            AttentionLayout::Bshd => 1,
+        };
+        let config = self.config_for(check::tokens(name, "q", q, dim)?, config)?;
+        let in_graph = q.track_op() || config.sinks.as_ref().is_some_and(Tensor::track_op);
+        let slots = self.slots();
+        if let (Some(keys), Some(values)) = (self.key_codes(), self.value_codes()) {
+            return ops::attention_codes(q, &keys.first(slots)?, &values.first(slots)?, &config);
+        }
+        let read = |store: &Store| -> Result<Tensor> {
+            let x = store.read(slots)?;
+            // A later token may take a slot of a view before the graph's backward reads it.
+            let x = if in_graph { x.force_contiguous()? } else { x };
+            match config.layout {
+                AttentionLayout::Bhsd => Ok(x),
+                AttentionLayout::Bshd => x.transpose(1, 2),
+            }
+        };
+        ops::attention(q, &read(&self.keys)?, &read(&self.values)?, &config)
+    }
+
+    /// A config sees what the cache keeps and knows about.
+    pub(crate) fn check_config(&self, name: &str, config: &AttentionConfig) -> Result<()> {
+        for (sound, what) in [
+            (config.causal, "is not causal"),
+            (config.mask.is_none(), "has a mask"),
+            (config.window_right.is_none(), "has a right window"),
+            (config.key_lengths.is_none(), "has key_lengths"),
+            (config.packed.is_none(), "has packed sequences"),
+        ] {
+            let message = format_args!(
+                "got a config that {what}, expected a causal one with a left window at most"
+            );
+            ensure(sound, name, message)?;
+        }
+        let window = config.window_left.map(|left| left.saturating_add(1));
+        let got = self.config.window;
+        let message = format_args!(
+            "got a cache with a window of {got:?}, expected {window:?} as the config has"
+        );
+        ensure(got == window, name, message)
+    }
+
+    /// What the tokens of the last append see.
+    fn config_for(&self, tokens: usize, config: &AttentionConfig) -> Result<AttentionConfig> {
+        let whole = self
+            .sequences
+            .iter()
+            .all(|sequence| sequence.last == tokens);
+        Ok(match self.config.window.is_none() && whole {
+            true => AttentionConfig {
+                key_lengths: Some(self.key_lengths()?),
+                ..config.clone()
+            },
+            // The cache's mask knows the lengths and the window, in whatever order the slots are.
+            false => AttentionConfig {
+                mask: Some(self.mask(tokens)?),
+                causal: false,
+                window_left: None,
+                ..config.clone()
+            },
+        })
     }
 
     /// Forgets all tokens, and keeps the memory.

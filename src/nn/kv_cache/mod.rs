@@ -48,13 +48,14 @@ mod rotating;
 mod scattered;
 mod store;
 
+pub use crate::quant::KvCodes;
 pub use candle_nn::kv_cache::*;
 pub use concat::{ConcatKvCache, InterleavedKvCache};
+pub(crate) use fixed::Counts;
 pub use fixed::{FixedKvCache, FixedKvConfig};
 pub use growing::{Cache, KvCache};
 pub use rotating::{RotatingCache, RotatingKvCache};
 pub use scattered::{IndicesAndMask, ScatteredCacheBuilder, ScatteredKvCache};
-pub use store::KvCodes;
 
 use crate::check;
 use candle_core::{Result, Tensor};

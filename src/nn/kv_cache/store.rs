@@ -3,33 +3,9 @@
 use crate::check;
 use crate::ops::kv_append::{kv_append, Place};
 use crate::ops::quantize;
-use crate::quant::{Quantized, ScaleScope, Scheme};
+use crate::quant::{KvCodes, ScaleScope, Scheme};
 use candle_core::{DType, Device, Result, Shape, Tensor};
 use std::sync::Arc;
-
-/// The codes of quantised keys or values, as they lie in the cache, for kernels that read them in place.
-///
-/// All tensors are contiguous. The row of token t of head h of sequence b is codes, scales and offsets at `[b, h, t]`:
-///
-/// ```text
-/// codes    u8   [batch, heads, capacity, bytes]     int8: one byte for each number; int4: two, the first in the low bits
-/// scales   f32  [batch, heads, capacity, groups]    groups = head_dim / group: numbers that lie together share a scale
-/// offsets  f32  [batch, heads, capacity, groups]    for schemes that have them
-/// ```
-///
-/// Number i of the row, in group g = i / group, is `codes[i] · scales[g]` for [`Levels::Int8`](crate::quant::Levels::Int8),
-/// whose codes are in two's complement, and `codes[i] · scales[g] + offsets[g]` for
-/// [`Levels::Affine`](crate::quant::Levels::Affine). So a product of q with a row is, group by group,
-/// `scales[g] · Σ q[i]·codes[i] + offsets[g] · Σ q[i]`.
-#[derive(Clone, Debug)]
-pub struct KvCodes {
-    pub codes: Tensor,
-    pub scales: Tensor,
-    pub offsets: Option<Tensor>,
-    pub scheme: Scheme,
-    /// The numbers of a row.
-    pub head_dim: usize,
-}
 
 #[derive(Clone, Debug)]
 enum Data {
@@ -121,14 +97,7 @@ impl Store {
     pub fn read(&self, len: usize) -> Result<Tensor> {
         match &self.data {
             Data::Numbers(data) => data.narrow(2, 0, len),
-            Data::Codes(q) => {
-                let part = |t: &Tensor| t.narrow(2, 0, len);
-                let (batch, heads, _, _) = q.codes.dims4()?;
-                let offsets = q.offsets.as_ref().map(part).transpose()?;
-                let shape = (batch, heads, len, q.head_dim);
-                Quantized::new(part(&q.codes)?, part(&q.scales)?, offsets, shape, q.scheme)?
-                    .dequantize(self.dtype)
-            }
+            Data::Codes(q) => q.first(len)?.quantized()?.dequantize(self.dtype),
         }
     }
 

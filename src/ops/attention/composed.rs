@@ -82,3 +82,83 @@ fn stored<S: KernelStorage>(t: &Tensor) -> Result<(S, Shape)> {
         Ok((args[0].0.try_clone(&layout)?, t.shape().clone()))
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{cpu, AttentionConfig};
+    use super::*;
+    use candle_core::{CpuStorage, Device};
+
+    fn random(dims: &[usize], seed: u64, dtype: DType) -> Result<Tensor> {
+        let value = |i: u64| ((i * 7919 + seed * 104_729) % 2003) as f32 / 500.0 - 2.0;
+        let count = dims.iter().product::<usize>() as u64;
+        let values: Vec<f32> = (0..count).map(value).collect();
+        Tensor::from_vec(values, dims, &Device::Cpu)?.to_dtype(dtype)
+    }
+
+    fn assert_close(
+        got: &(CpuStorage, Shape),
+        want: &(CpuStorage, Shape),
+        within: f32,
+    ) -> Result<()> {
+        assert_eq!(got.1, want.1);
+        let numbers = |(storage, shape): &(CpuStorage, Shape)| -> Result<Vec<f32>> {
+            let storage = Storage::Cpu(storage.clone());
+            let t = Tensor::from_storage(storage, shape.clone(), BackpropOp::none(), false);
+            t.to_dtype(DType::F32)?.flatten_all()?.to_vec1()
+        };
+        for (got, want) in numbers(got)?.into_iter().zip(numbers(want)?) {
+            let near = (got - want).abs() <= within * (1.0 + want.abs());
+            assert!(near || got == want, "got {got}, expected {want}");
+        }
+        Ok(())
+    }
+
+    /// The composition gives what the kernels of the CPU give, which the grid compares with the reference.
+    #[test]
+    fn the_composition_agrees_with_the_kernels() -> Result<()> {
+        for (dtype, within) in [(DType::F32, 2e-5), (DType::BF16, 2e-2)] {
+            let q = random(&[2, 4, 5, 8], 1, dtype)?;
+            let k = random(&[2, 7, 2, 8], 2, dtype)?.transpose(1, 2)?;
+            let v = random(&[2, 2, 7, 6], 3, dtype)?;
+            let config = AttentionConfig {
+                causal: true,
+                mask: Some(random(&[5, 7], 4, dtype)?),
+                sinks: Some(random(&[4], 5, dtype)?),
+                key_lengths: Some(Tensor::new(&[7u32, 0], &Device::Cpu)?),
+                ..Default::default()
+            };
+            let op = Attend::new(&config, true);
+            let inputs = super::super::roles([&q, &k, &v], &config).list();
+            let (got, want) = op::with_storages(NAME, &inputs, |args: Args<CpuStorage>| {
+                Ok((forward(&op, args, Storage::Cpu)?, cpu::forward(&op, args)?))
+            })?;
+            for (got, want) in got.iter().zip(&want) {
+                assert_close(got, want, within)?;
+            }
+            let tensor = |(storage, shape): &(CpuStorage, Shape)| {
+                let storage = Storage::Cpu(storage.clone());
+                Tensor::from_storage(storage, shape.clone(), BackpropOp::none(), false)
+            };
+            let outputs: Vec<Tensor> = want[..2].iter().map(tensor).collect();
+            let grad = random(&[2, 4, 5, 6], 6, dtype)?;
+            let bwd = AttendBwd {
+                op,
+                wanted: vec![true, true, true, true, true, false],
+            };
+            let first = [&outputs[0], &outputs[1], &grad];
+            let args = [&first[..], &inputs].concat();
+            let (got, want) = op::with_storages(NAME, &args, |args: Args<CpuStorage>| {
+                Ok((
+                    backward(&bwd, args, Storage::Cpu)?,
+                    cpu::backward(&bwd, args)?,
+                ))
+            })?;
+            assert_eq!((got.len(), want.len()), (5, 5));
+            for (got, want) in got.iter().zip(&want) {
+                assert_close(got, want, 2.0 * within)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -25,7 +25,8 @@
 //! without a visible key are skipped, but one beyond `key_lengths` never does.
 
 mod backward;
-#[cfg(feature = "metal")]
+mod codes;
+#[cfg(any(test, feature = "metal"))]
 mod composed;
 mod config;
 mod cpu;
@@ -34,6 +35,7 @@ mod geometry;
 mod metal;
 mod reference;
 
+pub use codes::{attention_codes, AttentionCodes};
 pub use config::{AttentionConfig, AttentionDropout, AttentionLayout, PackedSequences};
 pub use reference::reference;
 
@@ -62,14 +64,25 @@ const NAME: &str = "attention";
 /// # candle_core::Result::Ok(())
 /// ```
 pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, config: &AttentionConfig) -> Result<Tensor> {
+    attention_for(NAME, q, k, v, config)
+}
+
+/// [`attention`] on behalf of the function `name`.
+fn attention_for(
+    name: &'static str,
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    config: &AttentionConfig,
+) -> Result<Tensor> {
     let args = roles([q, k, v], config).list();
     let tracks = args.iter().any(|t| t.track_op());
     let op = Attend::new(config, tracks);
-    check::same_device(NAME, &op.arg_names(), &args)?;
-    let mut outputs = op::apply_multi(NAME, op, &args)?;
+    check::same_device(name, &op.arg_names(), &args)?;
+    let mut outputs = op::apply_multi(name, op, &args)?;
     outputs
         .pop()
-        .ok_or_else(|| check::error(NAME, "got no output, expected one"))
+        .ok_or_else(|| check::error(name, "got no output, expected one"))
 }
 
 /// [`attention`] as a CustomOp of q, k and v. The tensors of the config get no gradient; its backward runs the forward again,

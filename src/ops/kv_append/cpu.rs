@@ -3,6 +3,7 @@
 use super::{KvAppend, Place};
 use crate::check;
 use crate::cpu::parallel;
+use crate::cpu::simd::prefetch;
 use candle_core::{CpuStorage, Layout, Result};
 
 pub fn append(
@@ -31,12 +32,26 @@ fn copy<T: Copy + Send + Sync>(plan: &KvAppend, cache: &mut [T], x: &[T]) {
     let (width, sequence) = (plan.width, plan.capacity * plan.width);
     let cache = &mut cache[..plan.sequences * sequence];
     let work = |i: usize, cache: &mut [T]| {
-        let Place { start, count } = plan.places[i / plan.per_place % plan.places.len()];
+        // Divisions take longer than the copy of a token of a hundred bytes.
+        let Place { start, count } = match plan.places {
+            [place] => *place,
+            places => places[i / plan.per_place % places.len()],
+        };
         let from = plan.lead.offset(i);
         for t in 0..count {
-            let slot = (start + t) % plan.capacity * width;
+            let slot = match start + t {
+                slot if slot < plan.capacity => slot * width,
+                slot => (slot - plan.capacity) * width,
+            };
             let token = from + t * plan.lead.token;
             cache[slot..slot + width].copy_from_slice(&x[token..token + width]);
+        }
+        // The next token's slot, for which its write would else wait.
+        if count > 0 && start + count < plan.capacity {
+            let next = cache[(start + count) * width..][..width].as_ptr();
+            for byte in (0..width * size_of::<T>()).step_by(64) {
+                prefetch(next.cast::<u8>().wrapping_add(byte));
+            }
         }
     };
     let cost = plan.tokens * width;

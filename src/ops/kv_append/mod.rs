@@ -16,10 +16,9 @@ mod cpu;
 mod metal;
 
 use crate::check::{self, ensure};
-use crate::layout::collapsed;
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
-use candle_core::{CpuStorage, InplaceOp2, Layout, Result, Shape, Tensor};
+use candle_core::{CpuStorage, InplaceOp2, Layout, Result, Tensor};
 
 /// Where the tokens of a sequence go: the first `count` of them, from the slot `start` on, round the end of the cache if they
 /// have to.
@@ -94,28 +93,41 @@ struct Lead {
 impl Lead {
     const MAX: usize = 4;
 
-    /// `None` where the elements of a token are apart, or too many strides lead to them.
+    /// `None` where the elements of a token are apart, or too many strides lead to them. A token is often a few hundred bytes, so
+    /// nothing is allocated here.
     fn new(x: &Layout, dim: usize) -> Option<Self> {
-        let part = |from: usize, to: usize| {
-            let shape = Shape::from(&x.dims()[from..to]);
-            Layout::new(shape, x.stride()[from..to].to_vec(), 0)
-        };
-        let together = matches!(collapsed(&part(dim + 1, x.dims().len()))[..], [] | [(_, 1)]);
-        let merged = collapsed(&part(0, dim));
-        if !together || merged.len() > Lead::MAX {
-            return None;
+        let (dims, strides) = (x.dims(), x.stride());
+        let mut width = 1;
+        for i in (dim + 1..dims.len()).rev().filter(|&i| dims[i] != 1) {
+            if strides[i] != width {
+                return None;
+            }
+            width *= dims[i];
         }
         let mut lead = Lead {
-            rank: merged.len(),
-            token: x.stride()[dim],
+            token: strides[dim],
             ..Lead::default()
         };
-        lead.dims[..merged.len()].copy_from_slice(&merged);
+        for i in (0..dim).filter(|&i| dims[i] != 1) {
+            match lead.dims[..lead.rank].last_mut() {
+                Some((outer, stride)) if *stride == dims[i] * strides[i] => {
+                    *outer *= dims[i];
+                    *stride = strides[i];
+                }
+                _ => {
+                    *lead.dims.get_mut(lead.rank)? = (dims[i], strides[i]);
+                    lead.rank += 1;
+                }
+            }
+        }
         Some(lead)
     }
 
     /// How far the sequence with this number, counted over all dims in front of the tokens, is from the first.
     fn offset(&self, mut sequence: usize) -> usize {
+        if self.rank <= 1 {
+            return sequence * self.dims[0].1;
+        }
         let mut at = 0;
         for &(dim, stride) in self.dims[..self.rank].iter().rev() {
             at += sequence % dim * stride;
@@ -127,7 +139,7 @@ impl Lead {
 
 /// What is written where. The dims of cache and x are `[sequences, capacity or tokens, width]`.
 #[derive(Clone, Debug)]
-struct KvAppend {
+struct KvAppend<'a> {
     name: &'static str,
     lead: Lead,
     sequences: usize,
@@ -137,18 +149,18 @@ struct KvAppend {
     width: usize,
     /// Neighbouring sequences that share a place.
     per_place: usize,
-    places: Vec<Place>,
+    places: &'a [Place],
 }
 
 use KvAppend as Plan;
 
-impl Plan {
+impl<'a> Plan<'a> {
     fn new(
         name: &'static str,
         cache: &Tensor,
         x: &Tensor,
         dim: usize,
-        places: &[Place],
+        places: &'a [Place],
     ) -> Result<Self> {
         check::same_device(name, &["the cache", "the tokens"], &[cache, x])?;
         let (dtype, kept) = (x.dtype(), cache.dtype());
@@ -199,7 +211,7 @@ impl Plan {
             capacity,
             width: dims[dim + 1..].iter().product(),
             per_place: (sequences / count.max(1)).max(1),
-            places: places.to_vec(),
+            places,
         })
     }
 
@@ -217,7 +229,7 @@ impl Plan {
     }
 }
 
-impl InplaceOp2 for KvAppend {
+impl InplaceOp2 for KvAppend<'_> {
     fn name(&self) -> &'static str {
         self.name
     }

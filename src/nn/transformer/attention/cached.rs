@@ -2,9 +2,9 @@
 
 use super::Attention;
 use crate::check;
-use crate::nn::kv_cache::{FixedKvCache, KvCache};
-use crate::ops::{AttentionConfig, RopePositions};
-use candle_core::{DType, Result, Tensor};
+use crate::nn::kv_cache::{Counts, FixedKvCache, KvCache};
+use crate::ops::{AttentionConfig, AttentionLayout, RopePositions};
+use candle_core::{DType, Module, Result, Tensor};
 
 const FIXED: &str = "Attention::forward_fixed";
 
@@ -91,7 +91,7 @@ impl Attention {
         cache: &mut FixedKvCache,
         counts: &[usize],
     ) -> Result<Tensor> {
-        self.check_fixed(cache)?;
+        cache.check_config(FIXED, &self.config)?;
         let [batch, tokens, _] = check::dims(FIXED, "x", x, ["batch", "tokens", "hidden"])?;
         let expected = cache.config().batch;
         let message = format_args!(
@@ -103,42 +103,18 @@ impl Attention {
         let ids = self.positions(cache, tokens, counts)?;
         let ids = Tensor::from_vec(ids, (batch, tokens), x.device())?;
         let [q, k, v] = self.heads(FIXED, x, RopePositions::Ids(ids))?;
-        cache.append_for(FIXED, &k.transpose(1, 2)?, &v.transpose(1, 2)?, counts)?;
-        let y = (|| {
-            let config = self.config_for(cache, tokens, counts)?;
-            // Numbers that are made of codes are a copy already.
-            let in_graph = is_in_graph(&q, &config) && cache.config().scheme.is_none();
-            let k = of_cache(&cache.keys()?, in_graph)?;
-            let v = of_cache(&cache.values()?, in_graph)?;
-            self.attend(&q, &k, &v, config)
-        })();
+        let tokens_of = Counts::Each(counts);
+        cache.append_for(FIXED, &k.transpose(1, 2)?, &v.transpose(1, 2)?, tokens_of)?;
+        let config = AttentionConfig {
+            layout: AttentionLayout::Bshd,
+            ..self.config.clone()
+        };
+        let y = cache.attend(&q, &config);
+        let y = y.and_then(|y| self.output.forward(&y.flatten_from(2)?));
         if y.is_err() {
             cache.take_back();
         }
         y
-    }
-
-    /// The layer sees what the cache keeps and knows about.
-    fn check_fixed(&self, cache: &FixedKvCache) -> Result<()> {
-        let config = &self.config;
-        for (sound, what) in [
-            (config.causal, "is not causal"),
-            (config.mask.is_none(), "has a mask"),
-            (config.window_right.is_none(), "has a right window"),
-            (config.key_lengths.is_none(), "has key_lengths"),
-            (config.packed.is_none(), "has packed sequences"),
-        ] {
-            let message = format_args!(
-                "got a layer whose config {what}, expected a causal one with a left window at most"
-            );
-            check::ensure(sound, FIXED, message)?;
-        }
-        let window = config.window_left.map(|left| left.saturating_add(1));
-        let got = cache.config().window;
-        let message = format_args!(
-            "got a cache with a window of {got:?}, expected {window:?} as the layer has"
-        );
-        check::ensure(got == window, FIXED, message)
     }
 
     /// The position of each token, `[batch, tokens]`.
@@ -158,29 +134,6 @@ impl Attention {
             .into_iter()
             .flat_map(|len| (0..tokens).map(move |t| len.saturating_add(t).min(last) as u32));
         Ok(ids.collect())
-    }
-
-    /// What the tokens see of a cache behind which they have just been written.
-    fn config_for(
-        &self,
-        cache: &FixedKvCache,
-        tokens: usize,
-        counts: &[usize],
-    ) -> Result<AttentionConfig> {
-        let whole = counts.iter().all(|&count| count == tokens);
-        Ok(match cache.config().window.is_none() && whole {
-            true => AttentionConfig {
-                key_lengths: Some(cache.key_lengths()?),
-                ..self.config.clone()
-            },
-            // The cache's mask knows the lengths and the window, in whatever order the slots are.
-            false => AttentionConfig {
-                mask: Some(cache.mask(tokens)?),
-                causal: false,
-                window_left: None,
-                ..self.config.clone()
-            },
-        })
     }
 }
 

@@ -1,51 +1,15 @@
 //! The arguments of a call as kernels read them.
 
+use super::rows::Rows;
 use crate::cpu::element::Element;
 use crate::cpu::gather;
 use crate::op::{Arg, Args, Spec};
-use crate::ops::attention::geometry::{segments, Geometry, Roles, Rules, Segment, Strides};
+use crate::ops::attention::geometry::{segments, Geometry, Roles, Rules, Segment};
 use crate::ops::attention::{Attend, NAME};
 use crate::philox;
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, DType, Layout, Result};
 use std::borrow::Cow;
-
-/// A tensor whose rows, of the last dim, are dense.
-pub struct Rows<'a, T: Clone> {
-    data: Cow<'a, [T]>,
-    strides: Strides,
-}
-
-impl<'a, T: Element> Rows<'a, T> {
-    /// The tensor as it is if its rows are dense, and a copy otherwise.
-    pub fn new(geometry: &Geometry, (storage, layout): Arg<'a, CpuStorage>) -> Result<Self> {
-        let data = storage.as_slice::<T>()?;
-        let axes = geometry.axes;
-        let last = layout.dims().len() - 1;
-        let dense = layout.dims()[last] == 1 || layout.stride()[last] == 1;
-        let (data, strides) = match dense {
-            true => (Cow::Borrowed(data), Strides::new(axes, layout)),
-            false => (
-                gather::contiguous(data, layout),
-                Strides::new(axes, &Layout::contiguous(layout.shape())),
-            ),
-        };
-        Ok(Rows { data, strides })
-    }
-
-    /// A row. It exists, and so the pointer is valid, if the tensor has such a batch row, head and place in the sequence.
-    #[inline(always)]
-    pub fn row(&self, batch: usize, head: usize, seq: usize) -> *const T {
-        let Strides {
-            start,
-            batch: b,
-            head: h,
-            seq: s,
-        } = self.strides;
-        let at = start + batch * b + head * h + seq * s;
-        self.data.as_ptr().wrapping_add(at)
-    }
-}
 
 /// A mask, by its strides over `[batch, heads, queries, keys]`; those of dims in which it is repeated are 0.
 pub struct MaskRows<'a, M: Clone> {
@@ -100,14 +64,14 @@ pub enum Mask<'a, T: Clone> {
     Boolean(MaskRows<'a, u8>),
 }
 
-/// A call of attention.
-pub struct Call<'a, T: Clone> {
+/// A call of attention, whose keys and values are rows R.
+pub struct Call<'a, T: Clone, R = Rows<'a, T>> {
     pub rules: Rules,
     pub geometry: Geometry,
     pub segments: Vec<Segment>,
     pub q: Rows<'a, T>,
-    pub k: Rows<'a, T>,
-    pub v: Rows<'a, T>,
+    pub k: R,
+    pub v: R,
     pub mask: Mask<'a, T>,
     pub sinks: Option<Vec<f32>>,
     pub scale: f32,
@@ -130,15 +94,21 @@ impl<'a, T: Element> Call<'a, T> {
     pub fn new(op: &Attend, args: Args<'a, CpuStorage>) -> Result<Self> {
         let specs: Vec<Spec> = args.iter().map(spec).collect();
         let geometry = op.geometry(NAME, &specs)?;
-        let Roles {
-            q,
-            k,
-            v,
-            mask,
-            sinks,
-            key_lengths,
-        } = op.roles(args);
-        let mask = match mask {
+        let Roles { k, v, .. } = op.roles(args);
+        let (k, v) = (Rows::new(geometry.axes, k)?, Rows::new(geometry.axes, v)?);
+        Call::with_rows(op, geometry, &op.roles(args), (k, v))
+    }
+}
+
+impl<'a, T: Element, R> Call<'a, T, R> {
+    /// Of the other arguments, which have been checked, and of rows of keys and values.
+    pub fn with_rows(
+        op: &Attend,
+        geometry: Geometry,
+        args: &Roles<Arg<'a, CpuStorage>>,
+        (k, v): (R, R),
+    ) -> Result<Self> {
+        let mask = match args.mask {
             None => Mask::None,
             Some((storage, layout)) if storage.dtype() == DType::U8 => {
                 let data = storage.as_slice::<u8>()?;
@@ -151,21 +121,21 @@ impl<'a, T: Element> Call<'a, T> {
                 }))
             }
         };
-        let sinks = match sinks {
+        let sinks = match args.sinks {
             Some((storage, layout)) => {
                 let sinks = gather::contiguous(storage.as_slice::<T>()?, layout);
                 Some(sinks.iter().map(|x| x.widen()).collect())
             }
             None => None,
         };
-        let lengths = key_lengths.map(lengths).transpose()?;
+        let lengths = args.key_lengths.map(lengths).transpose()?;
         let packed = op.packed.as_ref();
         Ok(Call {
             rules: op.rules,
             segments: segments(&geometry, packed, lengths.as_deref()),
-            q: Rows::new(&geometry, q)?,
-            k: Rows::new(&geometry, k)?,
-            v: Rows::new(&geometry, v)?,
+            q: Rows::new(geometry.axes, args.q)?,
+            k,
+            v,
             mask,
             sinks,
             scale: op.rules.scale(geometry.dim),
@@ -203,7 +173,7 @@ fn spec<'a>(&(storage, layout): &Arg<'a, CpuStorage>) -> Spec<'a> {
 }
 
 /// Bytes of any layout, in order.
-fn bytes(data: &[u8], layout: &Layout) -> Vec<u8> {
+pub fn bytes(data: &[u8], layout: &Layout) -> Vec<u8> {
     places(layout).map(|i| data[i]).collect()
 }
 

@@ -47,10 +47,10 @@ impl<T: Element> Output<T> {
     /// # Safety
     /// `sums` is valid for reads of `value_dim` elements rounded up to whole vectors. No other thread writes this query.
     #[inline(always)]
-    pub unsafe fn write<S: Simd>(
+    pub unsafe fn write<S: Simd, R>(
         &self,
         s: S,
-        call: &Call<T>,
+        call: &Call<T, R>,
         query: &Query,
         sums: *const f32,
         max: f32,

@@ -16,11 +16,12 @@
 
 use super::call::{Call, Query};
 use super::output::Output;
-use super::pack;
+use super::rows::{Block, KvRows};
 use super::scores::{self, Factors, NoSlopes};
 use super::spans::{seen, spans, touches, zero, Span};
-use super::tile::{cols_of_tile, rows_of_tile, Tile, KEY_BLOCK, SCORE_ROW};
+use super::{KEY_BLOCK, SCORE_ROW};
 use crate::cpu::element::Element;
+use crate::cpu::matmul::micro::{cols_of_tile, pack, rows_of_tile, Tile, COLS, ROWS};
 use crate::cpu::parallel;
 use crate::cpu::scratch;
 use crate::cpu::simd::{dispatch, Kernel, Simd};
@@ -28,9 +29,6 @@ use std::ops::Range;
 
 /// The most queries of a chunk: at a dim of 128 the chunk and a block of keys take half a megabyte, half of many L2 caches.
 const CHUNK: usize = 192;
-/// Multiples of every instruction set's rows and columns of a tile.
-pub const ROWS: usize = 12;
-pub const COLS: usize = 32;
 /// How much of packed keys and values a thread keeps, in f32 elements: 4 MB.
 const KEPT: usize = 1 << 20;
 
@@ -45,7 +43,7 @@ pub struct Unit {
 }
 
 /// All queries, in chunks of at most `most`. How they are cut depends on the shapes alone.
-pub fn units<T: Element>(call: &Call<T>, most: usize) -> Vec<Unit> {
+pub fn units<T: Element, R>(call: &Call<T, R>, most: usize) -> Vec<Unit> {
     let mut units = Vec::new();
     for (i, segment) in call.segments.iter().enumerate() {
         let rows = call.geometry.group() * segment.queries;
@@ -66,7 +64,7 @@ pub fn units<T: Element>(call: &Call<T>, most: usize) -> Vec<Unit> {
 }
 
 /// Computes all outputs.
-pub fn run<T: Element>(call: &Call<T>, output: Output<T>) {
+pub fn run<T: Element, R: KvRows>(call: &Call<T, R>, output: Output<T>) {
     let g = &call.geometry;
     let most = match g.dim + g.value_dim {
         ..=256 => CHUNK,
@@ -123,8 +121,8 @@ struct Tiles {
     width: usize,
 }
 
-struct Chunks<'a, T: Element> {
-    call: &'a Call<'a, T>,
+struct Chunks<'a, T: Element, R> {
+    call: &'a Call<'a, T, R>,
     output: Output<T>,
     units: &'a [Unit],
     tiles: Tiles,
@@ -137,7 +135,7 @@ struct State {
     sum: f32,
 }
 
-impl<T: Element> Kernel for Chunks<'_, T> {
+impl<T: Element, R: KvRows> Kernel for Chunks<'_, T, R> {
     type Output = ();
 
     #[inline(always)]
@@ -173,7 +171,7 @@ impl<T: Element> Kernel for Chunks<'_, T> {
     }
 }
 
-impl<T: Element> Chunks<'_, T> {
+impl<T: Element, R: KvRows> Chunks<'_, T, R> {
     /// Before any key: a sink takes part in the denominator.
     #[inline(always)]
     fn state(&self, query: &Query) -> State {
@@ -215,15 +213,18 @@ impl<T: Element> Chunks<'_, T> {
         let (segment, kv_head, first) = block;
         let segment = call.segments[segment];
         let g = &call.geometry;
-        let at = |i: usize| segment.key + first + i;
-        let key = |i: usize| call.k.row(segment.batch, kv_head, at(i));
-        let value = |i: usize| call.v.row(segment.batch, kv_head, at(i));
+        let block = |rows| Block {
+            rows,
+            batch: segment.batch,
+            head: kv_head,
+            first: segment.key + first,
+        };
         // SAFETY: k and v have a row for each of the segment's keys; a slot has room for a block of each.
         unsafe {
             let keys = tiles.keys.add(slot * KEY_BLOCK * g.dim);
-            pack::col_strips(s, len, g.dim, key, keys);
+            R::pack_keys(block(&call.k), s, len, g.dim, keys);
             let values = tiles.values.add(slot * KEY_BLOCK * tiles.width);
-            pack::panels(s, (len, KEY_BLOCK), g.value_dim, value, values);
+            pack::panels_of(s, (len, KEY_BLOCK), g.value_dim, &block(&call.v), values);
         }
     }
 
@@ -322,7 +323,7 @@ impl<T: Element> Chunks<'_, T> {
                         c_row: tiles.width,
                         add: true,
                     }
-                    .of_scores(s)
+                    .of_rows::<SCORE_ROW, S>(s)
                 }
             }
         }
@@ -348,9 +349,9 @@ impl<T: Element> Chunks<'_, T> {
 /// # Safety
 /// `t` is valid for reads and writes of `count` elements, and the query sees these keys.
 #[inline(always)]
-unsafe fn weigh<S: Simd, T: Element>(
+unsafe fn weigh<S: Simd, T: Element, R>(
     s: S,
-    call: &Call<T>,
+    call: &Call<T, R>,
     query: &Query,
     state: &mut State,
     t: *mut f32,

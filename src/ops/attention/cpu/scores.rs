@@ -1,7 +1,7 @@
 //! What happens to a row of scores: scale, cap, mask, softmax, dropout.
 
 use super::call::{Call, Mask, Query};
-use super::tile::KEY_BLOCK;
+use super::KEY_BLOCK;
 use crate::cpu::element::Element;
 use crate::cpu::math;
 use crate::cpu::simd::{Kernel, Simd, MAX_LANES};
@@ -56,9 +56,9 @@ impl Slopes for KeptSlopes {
 /// # Safety
 /// `t` is valid for reads and writes of `n` elements; the keys exist, so that a mask has elements for them.
 #[inline(always)]
-pub unsafe fn finish<S: Simd, T: Element>(
+pub unsafe fn finish<S: Simd, T: Element, R>(
     s: S,
-    call: &Call<T>,
+    call: &Call<T, R>,
     query: &Query,
     key: usize,
     t: *mut f32,
@@ -105,9 +105,9 @@ pub unsafe fn finish<S: Simd, T: Element>(
 /// # Safety
 /// The mask has elements for `left` keys from `key` on.
 #[inline(always)]
-unsafe fn masked<S: Simd, T: Element>(
+unsafe fn masked<S: Simd, T: Element, R>(
     s: S,
-    call: &Call<T>,
+    call: &Call<T, R>,
     query: &Query,
     key: usize,
     left: usize,
@@ -184,7 +184,7 @@ impl Kernel for Factors<'_> {
 
 /// Where the factors of a query's keys begin, in the numbering of dropout.
 #[inline(always)]
-pub fn dropout_start<T: Element>(call: &Call<T>, query: &Query) -> usize {
+pub fn dropout_start<T: Element, R>(call: &Call<T, R>, query: &Query) -> usize {
     call.number(query) * call.geometry.dropout_row()
 }
 

@@ -1,7 +1,7 @@
 //! Which tiles of scores are computed.
 
 use super::call::Query;
-use super::tile::{cols_of_tile, rows_of_tile};
+use crate::cpu::matmul::micro::{cols_of_tile, rows_of_tile};
 use crate::cpu::simd::Simd;
 use std::ops::Range;
 

@@ -25,7 +25,7 @@ pub fn backward(bwd: &AttendBwd, args: Args<MetalStorage>) -> OpResults<MetalSto
     call.params.y = y.strides;
     // The forward has kept a result in f32, unless there is none.
     let wide = saved[0].0.dtype() == DType::F32 || saved[0].1.shape().elem_count() == 0;
-    if !wide || !grad.is_near() || !call.fits(&bwd.op, inputs) {
+    if !wide || !grad.is_near() || !call.fits() {
         return composed::backward(bwd, args, Storage::Metal);
     }
     let (device, dtype) = (call.device, call.dtype);

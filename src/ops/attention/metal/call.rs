@@ -48,6 +48,11 @@ impl<'a> Rows<'a> {
         })
     }
 
+    /// Whether every row may be read four elements at a time.
+    pub fn is_aligned(&self) -> bool {
+        self.aligned
+    }
+
     /// Whether a tile's rows are within 32 bits of each other.
     pub fn is_near(&self) -> bool {
         self.strides[2] < MOST_STRIDE
@@ -102,20 +107,27 @@ impl<'a> Call<'a> {
             })
             .collect();
         let geometry = op.geometry(NAME, &specs)?;
+        let args = op.roles(args);
+        let rows = (Rows::new(&geometry, args.k)?, Rows::new(&geometry, args.v)?);
+        Call::with_rows(op, geometry, &args, rows)
+    }
+
+    /// Of the other arguments, which have been checked, and of rows of keys and values, which may be codes.
+    pub fn with_rows(
+        op: &Attend,
+        geometry: Geometry,
+        args: &Roles<Arg<'a, MetalStorage>>,
+        (k, v): (Rows<'a>, Rows<'a>),
+    ) -> Result<Self> {
         let Roles {
             q,
-            k,
-            v,
             mask,
             sinks,
             key_lengths,
-        } = op.roles(args);
+            ..
+        } = *args;
         let (device, dtype) = (q.0.device(), q.0.dtype());
-        let (q, k, v) = (
-            Rows::new(&geometry, q)?,
-            Rows::new(&geometry, k)?,
-            Rows::new(&geometry, v)?,
-        );
+        let q = Rows::new(&geometry, q)?;
         let mut call = Call {
             params: Params::default(),
             segments: geometry.batch,
@@ -196,7 +208,7 @@ impl<'a> Call<'a> {
         }
         if let Some((storage, layout)) = key_lengths {
             params.length_words = if storage.dtype() == DType::I64 { 2 } else { 1 };
-            params.length_stride = layout.stride()[0] as u32;
+            params.length_stride = layout.stride()[0].min(MOST) as u32;
         }
         if let Some(dropout) = rules.dropout {
             let mask = philox::Mask::new(dropout.p, dropout.seed);
@@ -210,13 +222,12 @@ impl<'a> Call<'a> {
     }
 
     /// Whether the kernels' 32-bit numbers suffice. Calls beyond that, of more than a milliard of queries or keys, are composed.
-    pub fn fits(&self, op: &Attend, args: Args<MetalStorage>) -> bool {
+    pub fn fits(&self) -> bool {
         let g = &self.geometry;
         let rows = g.batch as u128 * g.heads as u128 * g.queries as u128;
-        let lengths = op.roles(args).key_lengths;
-        let near = |(_, layout): Arg<MetalStorage>| layout.stride()[0] < MOST;
+        let near = self.params.length_stride < MOST as u32;
         let rows_near = [&self.q, &self.k, &self.v].iter().all(|r| r.is_near());
-        rows <= MOST as u128 && g.keys <= MOST && lengths.is_none_or(near) && rows_near
+        rows <= MOST as u128 && g.keys <= MOST && near && rows_near
     }
 
     /// Another tensor in the layout of the call, for the gradient of the result.
@@ -236,11 +247,14 @@ impl<'a> Call<'a> {
 
     /// The first five arguments: all that scores and weighted sums depend on.
     pub fn scored<'b>(&'b self, launch: Launch<'b>) -> Launch<'b> {
+        let launch = launch.input(&self.q.operand);
+        self.masked(launch.input(&self.k.operand).input(&self.v.operand))
+    }
+
+    /// The next two arguments: the masks.
+    pub fn masked<'b>(&'b self, launch: Launch<'b>) -> Launch<'b> {
         let q = &self.q.operand;
         launch
-            .input(q)
-            .input(&self.k.operand)
-            .input(&self.v.operand)
             .input_or(self.additive_mask(), q)
             .input_or(self.mask.as_ref().filter(|m| m.dtype() == DType::U8), q)
     }

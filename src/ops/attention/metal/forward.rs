@@ -1,7 +1,8 @@
 //! The result and the log-sum-exps.
 
 use super::call::Call;
-use crate::metal::sources::{ATTENTION, ATTENTION_DECODE};
+use super::codes::Codes;
+use crate::metal::sources::{ATTENTION, ATTENTION_CODES, ATTENTION_DECODE};
 use crate::metal::{alloc, finish, grid, Launch};
 use crate::op::{Args, OpResults};
 use crate::ops::attention::{composed, Attend};
@@ -21,14 +22,24 @@ const WANTED: usize = 512;
 /// 16 bits, the result in f32 too.
 pub fn forward(op: &Attend, args: Args<MetalStorage>) -> OpResults<MetalStorage> {
     let mut call = Call::new(op, args)?;
-    if !call.fits(op, args) {
+    if !call.fits() {
         return composed::forward(op, args, Storage::Metal);
     }
+    let keeps_wide = op.keeps_wide && call.dtype != DType::F32;
+    compute(&mut call, None, keeps_wide)
+}
+
+/// The result, the log-sum-exps and, if it is kept, the result in f32. Keys and values are numbers, or codes.
+pub fn compute(
+    call: &mut Call,
+    codes: Option<&Codes>,
+    keeps_wide: bool,
+) -> OpResults<MetalStorage> {
     let (dims, sums) = (call.geometry.output(), call.geometry.log_sums());
     let (count, rows) = (dims.iter().product(), call.geometry.rows());
     let y = alloc(call.device, count, call.dtype)?;
     let log_sums = alloc(call.device, 2 * rows, DType::F32)?;
-    let wide = match op.keeps_wide && call.dtype != DType::F32 {
+    let wide = match keeps_wide {
         true => Some(alloc(call.device, count, DType::F32)?),
         false => None,
     };
@@ -40,8 +51,8 @@ pub fn forward(op: &Attend, args: Args<MetalStorage>) -> OpResults<MetalStorage>
     };
     if rows > 0 {
         match call.most_queries <= FEW {
-            true => decode(&mut call, rows, to)?,
-            false => tile(&call, to)?,
+            true => decode(call, codes, rows, to)?,
+            false => tile(call, codes, to)?,
         }
     }
     let device = call.device;
@@ -76,23 +87,38 @@ impl<'a> Outputs<'a> {
     }
 }
 
-fn tile(call: &Call, to: Outputs) -> Result<()> {
-    let g = &call.geometry;
-    let launch = call.launch(&ATTENTION, &format!("fwd_tile_{}", call.width()))?;
-    to.bind(inputs(call, launch), call)
-        .params(&call.params)
-        .run(call.grid(call.most_queries, g.heads, g.value_dim))
+fn tile(call: &Call, codes: Option<&Codes>, to: Outputs) -> Result<()> {
+    let (g, width) = (&call.geometry, call.width());
+    let launch = match codes {
+        None => call.launch(&ATTENTION, &format!("fwd_tile_{width}"))?,
+        Some(_) => call.launch(&ATTENTION_CODES, &format!("codes_tile_{width}"))?,
+    };
+    let launch = to.bind(inputs(call, codes, launch), call);
+    params(call, codes, launch).run(call.grid(call.most_queries, g.heads, g.value_dim))
 }
 
 /// What the first dispatch reads.
-fn inputs<'a>(call: &'a Call, launch: Launch<'a>) -> Launch<'a> {
+fn inputs<'a>(call: &'a Call, codes: Option<&'a Codes>, launch: Launch<'a>) -> Launch<'a> {
     let q = &call.q.operand;
-    call.scored(launch)
+    let launch = match codes {
+        None => call.scored(launch),
+        Some(codes) => call.masked(codes.bind(launch.input(q), call)),
+    };
+    launch
         .input_or(call.sinks.as_ref(), q)
         .input_or(call.lengths.as_ref(), q)
 }
 
-fn decode(call: &mut Call, rows: usize, to: Outputs) -> Result<()> {
+/// Its last arguments.
+fn params<'a>(call: &'a Call, codes: Option<&'a Codes>, launch: Launch<'a>) -> Launch<'a> {
+    let launch = launch.params(&call.params);
+    match codes {
+        None => launch,
+        Some(codes) => launch.params(&codes.params),
+    }
+}
+
+fn decode(call: &mut Call, codes: Option<&Codes>, rows: usize, to: Outputs) -> Result<()> {
     let wanted = (call.most_keys / PART).clamp(1, WANTED.div_ceil(rows));
     let part = call.most_keys.div_ceil(wanted).next_multiple_of(32).max(32);
     let parts = call.most_keys.div_ceil(part).max(1);
@@ -108,14 +134,15 @@ fn decode(call: &mut Call, rows: usize, to: Outputs) -> Result<()> {
         ..=128 => 128,
         _ => 512,
     };
-    let launch = call.launch(&ATTENTION_DECODE, &format!("fwd_decode_{dims}"))?;
-    to.bind(inputs(call, launch), call)
-        .output(&partial)
-        .params(&call.params)
-        .run(grid::counted(
-            [parts, g.heads, call.segments * call.most_queries],
-            DECODE_SIMDGROUPS,
-        ))?;
+    let launch = match codes {
+        None => call.launch(&ATTENTION_DECODE, &format!("fwd_decode_{dims}"))?,
+        Some(_) => call.launch(&ATTENTION_CODES, &format!("codes_few_{dims}"))?,
+    };
+    let launch = to.bind(inputs(call, codes, launch), call).output(&partial);
+    params(call, codes, launch).run(grid::counted(
+        [parts, g.heads, call.segments * call.most_queries],
+        DECODE_SIMDGROUPS,
+    ))?;
     if parts == 1 {
         return Ok(());
     }

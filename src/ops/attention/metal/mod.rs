@@ -6,8 +6,10 @@
 
 mod backward;
 mod call;
+mod codes;
 mod forward;
 mod params;
 
 pub use backward::backward;
+pub use codes::forward_codes;
 pub use forward::forward;

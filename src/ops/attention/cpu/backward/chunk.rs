@@ -3,12 +3,13 @@
 use super::tiles::Tiles;
 use super::{Backward, Target, CHUNK};
 use crate::cpu::element::Element;
+use crate::cpu::matmul::micro::{cols_of_tile, rows_of_tile, Tile, COLS};
 use crate::cpu::parallel;
 use crate::cpu::simd::{self, Kernel, Simd};
-use crate::ops::attention::cpu::call::{Query, Rows};
-use crate::ops::attention::cpu::prefill::COLS;
+use crate::ops::attention::cpu::call::Query;
+use crate::ops::attention::cpu::rows::Rows;
 use crate::ops::attention::cpu::spans::{spans, Span};
-use crate::ops::attention::cpu::tile::{cols_of_tile, rows_of_tile, Tile, KEY_BLOCK, SCORE_ROW};
+use crate::ops::attention::cpu::{KEY_BLOCK, SCORE_ROW};
 use crate::ops::attention::geometry::Geometry;
 use std::ops::Range;
 
@@ -205,7 +206,7 @@ impl<T: Element> Gradients<'_, T> {
                         c_row: tiles.width,
                         add: true,
                     }
-                    .of_scores(s)
+                    .of_rows::<SCORE_ROW, S>(s)
                 }
             }
         }

@@ -6,12 +6,12 @@
 use super::tiles::{self, Tiles};
 use super::{Backward, CHUNK};
 use crate::cpu::element::Element;
+use crate::cpu::matmul::micro::ROWS;
 use crate::cpu::parallel::{self, Shared};
 use crate::cpu::scratch;
 use crate::cpu::simd::{self, Kernel, Simd};
-use crate::ops::attention::cpu::prefill::ROWS;
 use crate::ops::attention::cpu::spans::spans;
-use crate::ops::attention::cpu::tile::{KEY_BLOCK, SCORE_ROW};
+use crate::ops::attention::cpu::{KEY_BLOCK, SCORE_ROW};
 use candle_core::Shape;
 use std::ops::Range;
 

@@ -17,10 +17,11 @@ mod chunk;
 mod mask;
 mod tiles;
 
-use super::call::{Call, Rows};
-use super::prefill::{COLS, ROWS};
-use super::tile::KEY_BLOCK;
+use super::call::Call;
+use super::rows::Rows;
+use super::KEY_BLOCK;
 use crate::cpu::element::Element;
+use crate::cpu::matmul::micro::{COLS, ROWS};
 use crate::cpu::parallel::{self, Shared};
 use crate::cpu::{gather, scratch, simd};
 use crate::op::{Args, OpResults};
@@ -77,14 +78,14 @@ pub fn run<T: Element>(bwd: &AttendBwd, args: Args<CpuStorage>) -> OpResults<Cpu
     let call = Call::<T>::new(&bwd.op, &args[FIRST..])?;
     let geometry = call.geometry;
     let backward = Backward {
-        grad: Rows::new(&geometry, args[2])?,
+        grad: Rows::new(geometry.axes, args[2])?,
         log_sums: gather::contiguous(args[1].0.as_slice::<f32>()?, args[1].1),
         deltas: Vec::new(),
         call,
     };
     let deltas = match args[0].0.dtype() {
-        DType::F32 => deltas(&backward, &Rows::<f32>::new(&geometry, args[0])?),
-        _ => deltas(&backward, &Rows::<T>::new(&geometry, args[0])?),
+        DType::F32 => deltas(&backward, &Rows::<f32>::new(geometry.axes, args[0])?),
+        _ => deltas(&backward, &Rows::<T>::new(geometry.axes, args[0])?),
     };
     let backward = Backward { deltas, ..backward };
     let mut outputs = Vec::new();

@@ -3,13 +3,12 @@
 use super::Backward;
 use crate::cpu::element::Element;
 use crate::cpu::math;
+use crate::cpu::matmul::micro::{cols_of_tile, pack, rows_of_tile, Tile, COLS};
 use crate::cpu::simd::Simd;
 use crate::ops::attention::cpu::call::{Call, Query};
-use crate::ops::attention::cpu::pack;
-use crate::ops::attention::cpu::prefill::COLS;
 use crate::ops::attention::cpu::scores::{self, Factors, KeptSlopes};
 use crate::ops::attention::cpu::spans::{seen, touches, zero, Span};
-use crate::ops::attention::cpu::tile::{cols_of_tile, rows_of_tile, Tile, KEY_BLOCK, SCORE_ROW};
+use crate::ops::attention::cpu::{KEY_BLOCK, SCORE_ROW};
 use crate::ops::attention::geometry::Geometry;
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! The one product of attention: `C = A·B` or `C += A·B` of packed f32 panels, a register block of C at a time.
+//! `C = A·B` or `C += A·B` of packed f32 panels, a register block of C at a time.
 //!
 //! ```text
 //!                 B: k × (NR vectors)
@@ -12,8 +12,7 @@
 //!     an element of A is repeated in all lanes
 //! ```
 //!
-//! A is either packed, its MR rows beside one another for each k (`AI` = 1), or a part of a matrix of scores whose rows lie
-//! [`SCORE_ROW`] apart (`AI` = SCORE_ROW).
+//! A is either packed, its MR rows beside one another for each k (`AI` = 1), or a part of a matrix whose rows lie `AI` apart.
 
 use super::pairs;
 use crate::cpu::element::Element;
@@ -21,12 +20,6 @@ use crate::cpu::simd::{Kernel, Simd};
 
 /// Vectors in a row of a register block.
 pub const NR: usize = 2;
-
-/// The keys of a block: a multiple of every MR and of every row of a register block.
-pub const KEY_BLOCK: usize = 192;
-
-/// The distance of the rows of a block's scores. Not a power of two, so that rows don't displace one another in the cache.
-pub const SCORE_ROW: usize = KEY_BLOCK + 16;
 
 /// The rows of a register block: as many as the registers of the instruction set hold, beside a row of B.
 #[inline(always)]
@@ -100,16 +93,16 @@ impl Tile {
         }
     }
 
-    /// A's rows are those of scores.
+    /// A's rows are those of a matrix.
     ///
     /// # Safety
-    /// As for [`Tile::of_packed`], with the rows of A `SCORE_ROW` apart.
+    /// As for [`Tile::of_packed`], with the rows of A `AI` apart.
     #[inline(always)]
-    pub unsafe fn of_scores<S: Simd>(self, s: S) {
+    pub unsafe fn of_rows<const AI: usize, S: Simd>(self, s: S) {
         // SAFETY: the caller's contract is that of `run`.
         match S::LANES {
-            8 => s.call(Run::<6, SCORE_ROW>(self)),
-            _ => s.call(Run::<12, SCORE_ROW>(self)),
+            8 => s.call(Run::<6, AI>(self)),
+            _ => s.call(Run::<12, AI>(self)),
         }
     }
 }
@@ -122,7 +115,7 @@ impl<const MR: usize, const AI: usize> Kernel for Run<MR, AI> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        // SAFETY: a `Run` is made by the two methods of `Tile` alone, whose callers answer for A, B and C.
+        // SAFETY: a `Run` is made by the methods of `Tile` alone, whose callers answer for A, B and C.
         unsafe { run::<S, MR, AI>(s, self.0) }
     }
 }
@@ -170,7 +163,10 @@ mod tests {
     use crate::cpu::simd::Isa;
     use half::bf16;
 
-    /// A product of packed rows, and one of a block of scores and packed columns, of elements of T.
+    /// The distance of C's rows.
+    const ROW: usize = 208;
+
+    /// A product of packed rows, and one of a block of C and packed columns, of elements of T.
     struct Products<T>(std::marker::PhantomData<T>);
 
     impl<T: Element> Kernel for Products<T> {
@@ -192,14 +188,14 @@ mod tests {
                 let exact =
                     |i: usize, j: usize| (0..dim).map(|k| at(&a, i, k) * at(&b, j, k)).sum::<f32>();
                 let mut strips = [vec![f32::NAN; rows * dim], vec![f32::NAN; cols * dim]];
-                let mut c = vec![f32::NAN; rows * SCORE_ROW];
+                let mut c = vec![f32::NAN; rows * ROW];
                 let tile = |c: &mut [f32], a: *const f32, b: *const f32| Tile {
                     k: dim,
                     a,
                     a_step: 1,
                     b,
                     c: c.as_mut_ptr(),
-                    c_row: SCORE_ROW,
+                    c_row: ROW,
                     add: false,
                 };
                 // SAFETY: the vectors have room for a tile of each, and the rows have `dim` elements.
@@ -211,17 +207,13 @@ mod tests {
                 }
                 for i in 0..rows {
                     for j in 0..cols {
-                        assert_eq!(
-                            c[i * SCORE_ROW + j],
-                            exact(i, j),
-                            "{m} × {n}, {dim}: ({i}, {j})"
-                        );
+                        assert_eq!(c[i * ROW + j], exact(i, j), "{m} × {n}, {dim}: ({i}, {j})");
                     }
                 }
-                // C = scores · the first columns of b, and once more in addition.
+                // The product of C and the first columns of b, and once more in addition.
                 let width = dim.min(cols);
                 let mut panels = vec![f32::NAN; rows * cols];
-                let mut out = vec![f32::NAN; rows * SCORE_ROW];
+                let mut out = vec![f32::NAN; rows * ROW];
                 let inner = n.min(rows);
                 // SAFETY: as above; a panel has `rows` rows.
                 unsafe {
@@ -231,17 +223,17 @@ mod tests {
                         k: inner,
                         ..tile(&mut out, c.as_ptr(), panels.as_ptr())
                     };
-                    product.of_scores(s);
+                    product.of_rows::<ROW, S>(s);
                     Tile {
                         add: true,
                         ..product
                     }
-                    .of_scores(s);
+                    .of_rows::<ROW, S>(s);
                 }
                 for i in 0..rows {
                     for j in 0..width {
                         let sum: f32 = (0..inner).map(|k| exact(i, k) * at(&b, k, j)).sum();
-                        assert_eq!(out[i * SCORE_ROW + j], 2.0 * sum, "({i}, {j})");
+                        assert_eq!(out[i * ROW + j], 2.0 * sum, "({i}, {j})");
                     }
                 }
             }

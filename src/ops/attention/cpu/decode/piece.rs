@@ -1,129 +1,50 @@
-//! The forward of few queries: keys and values are read once, as they are, at the speed of memory.
-//!
-//! Keys are cut into pieces of [`PIECE`], so that few heads keep all threads busy too. A unit of work is one piece of a head of
-//! keys, for all queries that share it: scores as dot products, weights e^(score − max) with the piece's own maximum, and the
-//! sums of weighted values. Then each query adds up its pieces, in their order:
-//!
-//! ```text
-//! M = max mᵢ      L = Σ lᵢ·e^(mᵢ − M)      O = Σ oᵢ·e^(mᵢ − M)
-//! ```
+//! One piece of the keys of a head, for all queries that share it.
 
-use super::call::{Call, Query};
-use super::output::Output;
-use super::prefill::COLS;
-use super::scores::{self, Factors, NoSlopes};
-use super::spans::zero;
-use super::tile::KEY_BLOCK;
+use super::{Head, MOST, PIECE};
 use crate::cpu::element::Element;
-use crate::cpu::parallel::{self, Shared};
-use crate::cpu::scratch;
-use crate::cpu::simd::{dispatch, prefetch, Kernel, Simd};
+use crate::cpu::matmul::micro::COLS;
+use crate::cpu::simd::{Kernel, Simd, MAX_LANES};
+use crate::ops::attention::cpu::call::{Call, Query};
+use crate::ops::attention::cpu::rows::KvRows;
+use crate::ops::attention::cpu::scores::{self, Factors, NoSlopes};
+use crate::ops::attention::cpu::spans::zero;
+use crate::ops::attention::cpu::KEY_BLOCK;
 use std::ops::Range;
 
-/// The most queries that share a head of keys.
-pub const MOST: usize = 16;
-/// The keys of a unit.
-const PIECE: usize = 512;
 /// Queries that a key is multiplied with while it is in registers.
 const GROUP: usize = 4;
 /// Keys and values that are read again for the next queries, from the L1 cache.
 const STEP: usize = 32;
 /// Vectors of values in registers.
 const WIDE: usize = 4;
-/// How many rows ahead values are asked for.
+/// How many rows ahead keys and values are asked for.
 const AHEAD: usize = 8;
 
-/// Whether a call has so few queries that packing keys would not pay.
-pub fn suits<T: Element>(call: &Call<T>) -> bool {
-    let rows = call.segments.iter().map(|segment| segment.queries).max();
-    rows.unwrap_or(0) * call.geometry.group() <= MOST
-}
-
-/// The memory of all pieces: for each, `rows` maxima, sums and rows of `width`.
-struct Pieces {
-    rows: usize,
-    width: usize,
-    /// Pieces of a head.
-    count: usize,
-    maxima: Vec<f32>,
-    sums: Vec<f32>,
-    values: Vec<f32>,
-}
-
-/// Computes all outputs.
-pub fn run<T: Element>(call: &Call<T>, output: Output<T>) {
-    let g = &call.geometry;
-    let queries = call.segments.iter().map(|segment| segment.queries).max();
-    let rows = queries.unwrap_or(0) * g.group();
-    let keys = call.segments.iter().map(|segment| segment.keys).max();
-    let count = keys.unwrap_or(0).div_ceil(PIECE).max(1);
-    let heads = call.segments.len() * g.kv_heads;
-    let width = g.value_dim.next_multiple_of(COLS);
-    let mut pieces = Pieces {
-        rows,
-        width,
-        count,
-        maxima: vec![f32::NEG_INFINITY; heads * count * rows],
-        sums: vec![0.0; heads * count * rows],
-        values: vec![0.0; heads * count * rows * width],
-    };
-    let [maxima, sums] =
-        [&mut pieces.maxima, &mut pieces.sums].map(|v| Shared::new(v.as_mut_ptr()));
-    let values = Shared::new(pieces.values.as_mut_ptr());
-    let cost = PIECE * rows * (g.dim + g.value_dim) / 8;
-    let dim = g.dim.next_multiple_of(COLS);
-    parallel::ranges(heads * count, cost, 1, |range| {
-        scratch::with([rows * dim, rows * PIECE], |[q, scores]| {
-            for unit in range.clone() {
-                let at = unit * rows;
-                // SAFETY: each unit has `rows` maxima, sums and rows of values of its own, and the thread its scratch.
-                dispatch(Piece {
-                    call,
-                    head: unit / count,
-                    first: unit % count * PIECE,
-                    q,
-                    scores,
-                    maxima: maxima.get().wrapping_add(at),
-                    sums: sums.get().wrapping_add(at),
-                    values: values.get().wrapping_add(at * width),
-                    width,
-                });
-            }
-        })
-    });
-    parallel::ranges(heads, count * rows * width / 4, 1, |range| {
-        dispatch(Join {
-            call,
-            output,
-            pieces: &pieces,
-            heads: range,
-        })
-    });
-}
-
 /// One piece of a head of keys.
-struct Piece<'a, T: Element> {
-    call: &'a Call<'a, T>,
-    /// Of all segments.
-    head: usize,
-    first: usize,
-    q: *mut f32,
-    scores: *mut f32,
-    maxima: *mut f32,
-    sums: *mut f32,
-    values: *mut f32,
-    width: usize,
+pub(super) struct Piece<'a, T: Element, K> {
+    pub call: &'a Call<'a, T, K>,
+    pub head: &'a Head,
+    /// Its first key.
+    pub first: usize,
+    /// Scratch memory: a row of whole vectors for each query.
+    pub q: *mut f32,
+    /// Scratch memory: a row of [`PIECE`] scores for each query.
+    pub scores: *mut f32,
+    /// The results of its queries.
+    pub maxima: *mut f32,
+    pub sums: *mut f32,
+    pub values: *mut f32,
+    pub width: usize,
 }
 
-impl<T: Element> Kernel for Piece<'_, T> {
+impl<T: Element, K: KvRows> Kernel for Piece<'_, T, K> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let call = self.call;
-        let segment = &call.segments[self.head / call.geometry.kv_heads];
-        let kv_head = self.head % call.geometry.kv_heads;
-        let rows = segment.queries * call.geometry.group();
+        let Head { kv_head, rows, .. } = *self.head;
+        let segment = &call.segments[self.head.segment];
         let mut queries = [const { None }; MOST];
         let (mut start, mut end) = (usize::MAX, 0);
         for (r, to) in queries.iter_mut().enumerate().take(rows) {
@@ -148,12 +69,7 @@ impl<T: Element> Kernel for Piece<'_, T> {
                 let step = step..end.min(step + STEP);
                 for group in (0..rows).step_by(GROUP) {
                     let at = (segment.batch, kv_head, segment.key);
-                    match rows - group {
-                        1 => self.dots::<S, 1>(s, at, group, step.clone()),
-                        2 => self.dots::<S, 2>(s, at, group, step.clone()),
-                        3 => self.dots::<S, 3>(s, at, group, step.clone()),
-                        _ => self.dots::<S, GROUP>(s, at, group, step.clone()),
-                    }
+                    self.dots(s, at, (group, rows - group), step.clone());
                 }
             }
             for (r, query) in queries.iter().flatten().enumerate() {
@@ -175,7 +91,7 @@ impl<T: Element> Kernel for Piece<'_, T> {
     }
 }
 
-impl<T: Element> Piece<'_, T> {
+impl<T: Element, K: KvRows> Piece<'_, T, K> {
     /// The distance of two rows of q: whole vectors, with zeros at the end.
     #[inline(always)]
     fn q_row(&self) -> usize {
@@ -197,12 +113,45 @@ impl<T: Element> Piece<'_, T> {
         }
     }
 
-    /// The products of R queries and some keys, two keys at a time.
+    /// The products of up to four queries and some keys. As many keys are taken at once as give a whole vector of products, or
+    /// nearly so: their sums of lanes are then additions of whole vectors.
     ///
     /// # Safety
-    /// The queries `group..group + R` have been loaded, the keys exist and belong to this piece.
+    /// The queries `group..group + queries` have been loaded, the keys exist and belong to this piece.
     #[inline(always)]
-    unsafe fn dots<S: Simd, const R: usize>(
+    unsafe fn dots<S: Simd>(
+        &self,
+        s: S,
+        at: (usize, usize, usize),
+        (group, queries): (usize, usize),
+        keys: Range<usize>,
+    ) {
+        // SAFETY: the contract is the same.
+        unsafe {
+            match (S::LANES, queries) {
+                (16, 1) => self.products::<S, 1, 8>(s, at, group, keys),
+                (16, 2) => self.products::<S, 2, 8>(s, at, group, keys),
+                (16, 3) => self.products::<S, 3, 4>(s, at, group, keys),
+                (16, _) => self.products::<S, GROUP, 4>(s, at, group, keys),
+                (8, 1) => self.products::<S, 1, 4>(s, at, group, keys),
+                (8, 2) => self.products::<S, 2, 4>(s, at, group, keys),
+                (8, 3) => self.products::<S, 3, 2>(s, at, group, keys),
+                (8, _) => self.products::<S, GROUP, 2>(s, at, group, keys),
+                (_, 1) => self.products::<S, 1, 2>(s, at, group, keys),
+                (_, 2) => self.products::<S, 2, 2>(s, at, group, keys),
+                (_, 3) => self.products::<S, 3, 1>(s, at, group, keys),
+                _ => self.products::<S, GROUP, 1>(s, at, group, keys),
+            }
+        }
+    }
+
+    /// The products of R queries and some keys, J keys at a time, R · J ≤ LANES.
+    ///
+    /// # Safety
+    /// As for [`Piece::dots`].
+    #[allow(clippy::needless_range_loop, reason = "registers by their numbers")]
+    #[inline(always)]
+    unsafe fn products<S: Simd, const R: usize, const J: usize>(
         &self,
         s: S,
         (batch, kv_head, base): (usize, usize, usize),
@@ -210,30 +159,55 @@ impl<T: Element> Piece<'_, T> {
         keys: Range<usize>,
     ) {
         let (k, n) = (&self.call.k, self.call.geometry.dim);
-        for key in keys.clone().step_by(2) {
-            // The last of an odd number is computed twice.
-            let other = (key + 1).min(keys.end - 1);
-            let rows = [key, other].map(|key| k.row(batch, kv_head, base + key));
-            let mut sums = [[s.splat(0.0); 2]; R];
-            for i in (0..n).step_by(S::LANES) {
+        let q = self.q.wrapping_add(group * self.q_row());
+        let last = keys.end - 1;
+        let mut key = keys.start;
+        while key <= last {
+            // The last key fills up what is missing. Loops and no closures: what is not inlined has no vectors.
+            let mut rows = [k.row(batch, kv_head, base + key); J];
+            for j in 1..J {
+                rows[j] = k.row(batch, kv_head, base + (key + j).min(last));
+            }
+            if group == 0 {
+                for j in 0..J {
+                    k.prefetch(k.row(batch, kv_head, base + key + AHEAD + j), n);
+                }
+            }
+            let mut sums = [[s.splat(0.0); J]; R];
+            let mut i = 0;
+            while i < n {
                 // SAFETY: a row of k has n elements, of q whole vectors.
                 unsafe {
-                    let x = rows.map(|row| T::load_upto(s, row.add(i), n - i));
-                    for (r, sums) in sums.iter_mut().enumerate() {
-                        let q = s.load_f32(self.q.add((group + r) * self.q_row() + i));
-                        sums[0] = s.fma(q, x[0], sums[0]);
-                        sums[1] = s.fma(q, x[1], sums[1]);
+                    let mut x = [s.splat(0.0); J];
+                    for j in 0..J {
+                        x[j] = k.load(s, rows[j], i, n - i);
+                    }
+                    for r in 0..R {
+                        let q = s.load_f32(q.add(r * self.q_row() + i));
+                        for j in 0..J {
+                            sums[r][j] = s.fma(q, x[j], sums[r][j]);
+                        }
+                    }
+                }
+                i += S::LANES;
+            }
+            let mut square = [s.splat(0.0); MAX_LANES];
+            for r in 0..R {
+                for j in 0..J {
+                    square[r * J + j] = sums[r][j];
+                }
+            }
+            let totals = s.to_array(row_sums(s, square));
+            for r in 0..R {
+                for j in 0..J {
+                    // SAFETY: the scratch has a row of scores for each query, and the keys belong to the piece.
+                    unsafe {
+                        let row = self.scores.add((group + r) * PIECE);
+                        *row.add((key + j).min(last) - self.first) = totals[r * J + j];
                     }
                 }
             }
-            for (r, sums) in sums.into_iter().enumerate() {
-                // SAFETY: the scratch has a row of scores for each query, and both keys belong to the piece.
-                unsafe {
-                    let row = self.scores.add((group + r) * PIECE);
-                    *row.add(key - self.first) = s.reduce_add(sums[0]);
-                    *row.add(other - self.first) = s.reduce_add(sums[1]);
-                }
-            }
+            key += J;
         }
     }
 
@@ -343,11 +317,14 @@ impl<T: Element> Piece<'_, T> {
             }
             for key in keys {
                 let row = v.row(batch, kv_head, base + key);
-                prefetch_row(v.row(batch, kv_head, base + key + AHEAD), n, col);
+                // A whole row, when its first columns are read.
+                if col == 0 {
+                    v.prefetch(v.row(batch, kv_head, base + key + AHEAD), n);
+                }
                 let mut x = [s.splat(0.0); C];
                 for (c, x) in x.iter_mut().enumerate() {
                     let at = col + c * S::LANES;
-                    *x = T::load_upto(s, row.add(at), n - at);
+                    *x = v.load(s, row, at, n - at);
                 }
                 for (r, sums) in sums.iter_mut().enumerate() {
                     let weight = *self.scores.add((group + r) * PIECE + key - self.first);
@@ -366,77 +343,16 @@ impl<T: Element> Piece<'_, T> {
     }
 }
 
-/// Asks for a row of n elements when its first columns are read.
+/// Of rows, the first LANES vectors: lane i of the result is the sum of row i, added as a tree.
 #[inline(always)]
-fn prefetch_row<T>(row: *const T, n: usize, col: usize) {
-    if col == 0 {
-        for i in (0..n * size_of::<T>()).step_by(64) {
-            prefetch(row.cast::<u8>().wrapping_add(i));
-        }
-    }
-}
-
-/// Adds up the pieces of each query.
-struct Join<'a, T: Element> {
-    call: &'a Call<'a, T>,
-    output: Output<T>,
-    pieces: &'a Pieces,
-    heads: Range<usize>,
-}
-
-impl<T: Element> Kernel for Join<'_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let Pieces {
-            rows,
-            width,
-            count,
-            maxima,
-            sums,
-            values,
-        } = self.pieces;
-        let mut total = vec![0f32; *width];
-        for head in self.heads.clone() {
-            let kv_heads = self.call.geometry.kv_heads;
-            let segment = &self.call.segments[head / kv_heads];
-            for r in 0..segment.queries * self.call.geometry.group() {
-                let query = self.call.query(segment, head % kv_heads, r);
-                let sink = self.call.sinks.as_ref().map(|sinks| sinks[query.head]);
-                let mut max = sink.unwrap_or(f32::NEG_INFINITY);
-                for piece in 0..*count {
-                    let m = maxima[(head * count + piece) * rows + r];
-                    // A NaN stays.
-                    max = if m > max { m } else { max };
-                }
-                let base = if max == f32::NEG_INFINITY { 0.0 } else { max };
-                let mut sum = sink.map_or(0.0, |sink| (sink - base).exp());
-                total.fill(0.0);
-                for piece in 0..*count {
-                    let at = (head * count + piece) * rows + r;
-                    // A piece without a score has −∞ and sums of 0; one whose scores are all NaN has −∞ and a sum of NaN.
-                    let factor = match maxima[at] == f32::NEG_INFINITY {
-                        true => 1.0,
-                        false => (maxima[at] - base).exp(),
-                    };
-                    sum += sums[at] * factor;
-                    let row = &values[at * width..][..*width];
-                    for i in (0..*width).step_by(S::LANES) {
-                        // SAFETY: both rows have whole vectors.
-                        unsafe {
-                            let x = s.load_f32(row.as_ptr().add(i));
-                            let to = total.as_mut_ptr().add(i);
-                            s.store_f32(to, s.fma(s.splat(factor), x, s.load_f32(to)));
-                        }
-                    }
-                }
-                // SAFETY: the row of sums has whole vectors, and no other thread has this query.
-                unsafe {
-                    self.output
-                        .write(s, self.call, &query, total.as_ptr(), max, sum)
-                };
+fn row_sums<S: Simd>(s: S, rows: [S::F; MAX_LANES]) -> S::F {
+    let mut columns = s.transpose(rows);
+    for half in [8, 4, 2, 1] {
+        for i in 0..half {
+            if half < S::LANES {
+                columns[i] = s.add(columns[i], columns[i + half]);
             }
         }
     }
+    columns[0]
 }

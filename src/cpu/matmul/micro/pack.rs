@@ -12,18 +12,38 @@ use super::tile::{cols_of_tile, rows_of_tile};
 use crate::cpu::element::Element;
 use crate::cpu::simd::{Simd, MAX_LANES};
 
+/// Rows that are packed, of numbers that are f32 once they are loaded.
+pub trait Source {
+    /// The numbers of a row from `col` on, a multiple of the lanes; those beyond the `left` ones are 0.
+    ///
+    /// # Safety
+    /// There is such a row, and it has `left` > 0 numbers from `col` on.
+    unsafe fn load<S: Simd>(&self, s: S, row: usize, col: usize, left: usize) -> S::F;
+}
+
+/// Rows of elements, by a function that gives a row's address.
+struct Elements<F>(F);
+
+impl<T: Element, F: Fn(usize) -> *const T> Source for Elements<F> {
+    #[inline(always)]
+    unsafe fn load<S: Simd>(&self, s: S, row: usize, col: usize, left: usize) -> S::F {
+        // SAFETY: `left` elements of an existing row follow.
+        unsafe { T::load_upto(s, (self.0)(row).add(col), left) }
+    }
+}
+
 /// Packs rows into strips of `width` rows: element (row, col) goes to `(row / width · cols + col) · width + row % width`.
 ///
 /// # Safety
-/// `row(i)` for i < `rows` is valid for reads of `cols` elements; `out` for writes of `rows`, rounded up to a multiple of
-/// `width`, times `cols`.
+/// `source` has `rows` rows of `cols` numbers; `out` is valid for writes of `rows`, rounded up to a multiple of `width`, times
+/// `cols`.
 #[inline(always)]
-unsafe fn strips<S: Simd, T: Element>(
+unsafe fn strips<S: Simd>(
     s: S,
     rows: usize,
     cols: usize,
     width: usize,
-    row: impl Fn(usize) -> *const T,
+    source: &impl Source,
     out: *mut f32,
 ) {
     for first in (0..rows).step_by(width) {
@@ -35,8 +55,8 @@ unsafe fn strips<S: Simd, T: Element>(
                 let mut square = [s.splat(0.0); MAX_LANES];
                 for (i, line) in square.iter_mut().enumerate().take(S::LANES) {
                     if i < here {
-                        // SAFETY: `left` elements of an existing row follow.
-                        *line = unsafe { T::load_upto(s, row(first + i0 + i).add(col), left) };
+                        // SAFETY: `left` numbers of an existing row follow.
+                        *line = unsafe { source.load(s, first + i0 + i, col, left) };
                     }
                 }
                 let square = s.transpose(square);
@@ -64,7 +84,7 @@ pub fn columns<S: Simd, T: Element>(dim: usize) -> usize {
 /// Strips of numbers or of pairs.
 ///
 /// # Safety
-/// As for [`strips`].
+/// As for [`strips`], of rows that `row(i)` points to.
 #[inline(always)]
 unsafe fn strips_of<S: Simd, T: Element>(
     s: S,
@@ -77,8 +97,15 @@ unsafe fn strips_of<S: Simd, T: Element>(
     // SAFETY: the same contract. A pair of bf16 has the size of an f32, and rows are read without alignment.
     unsafe {
         match pairs::suits::<S, T>(cols) {
-            true => strips(s, rows, cols / 2, width, |i| row(i).cast::<f32>(), out),
-            false => strips(s, rows, cols, width, row, out),
+            true => strips(
+                s,
+                rows,
+                cols / 2,
+                width,
+                &Elements(|i| row(i).cast::<f32>()),
+                out,
+            ),
+            false => strips(s, rows, cols, width, &Elements(row), out),
         }
     }
 }
@@ -115,17 +142,49 @@ pub unsafe fn col_strips<S: Simd, T: Element>(
     unsafe { strips_of(s, rows, cols, cols_of_tile::<S>(), row, out) }
 }
 
-/// Panels of [`cols_of_tile`] columns, each of `padded` rows, of which those from `rows` on are zeros.
+/// As [`col_strips`], of rows of any source, never as pairs.
 ///
 /// # Safety
-/// `row(i)` for i < `rows` ≤ `padded` is valid for reads of `cols` elements; `out` for writes of `padded` times `cols` rounded
-/// up to a multiple of the panel's width.
+/// As for [`strips`].
+#[inline(always)]
+pub unsafe fn col_strips_of<S: Simd>(
+    s: S,
+    rows: usize,
+    cols: usize,
+    source: &impl Source,
+    out: *mut f32,
+) {
+    // SAFETY: the same contract.
+    unsafe { strips(s, rows, cols, cols_of_tile::<S>(), source, out) }
+}
+
+/// [`panels_of`] rows of elements.
+///
+/// # Safety
+/// As for it; `row(i)` for i < `rows` is valid for reads of `cols` elements.
 #[inline(always)]
 pub unsafe fn panels<S: Simd, T: Element>(
     s: S,
-    (rows, padded): (usize, usize),
+    rows: (usize, usize),
     cols: usize,
     row: impl Fn(usize) -> *const T,
+    out: *mut f32,
+) {
+    // SAFETY: the same contract.
+    unsafe { panels_of(s, rows, cols, &Elements(row), out) }
+}
+
+/// Panels of [`cols_of_tile`] columns, each of `padded` rows, of which those from `rows` on are zeros.
+///
+/// # Safety
+/// `source` has `rows` ≤ `padded` rows of `cols` numbers; `out` is valid for writes of `padded` times `cols` rounded up to a
+/// multiple of the panel's width.
+#[inline(always)]
+pub unsafe fn panels_of<S: Simd>(
+    s: S,
+    (rows, padded): (usize, usize),
+    cols: usize,
+    source: &impl Source,
     out: *mut f32,
 ) {
     let width = cols_of_tile::<S>();
@@ -136,7 +195,7 @@ pub unsafe fn panels<S: Simd, T: Element>(
                 // SAFETY: `left` elements of an existing row follow; the panel has `width` elements for each row.
                 unsafe {
                     let x = match i < rows && left > 0 {
-                        true => T::load_upto(s, row(i).add(col + at), left),
+                        true => source.load(s, i, col + at, left),
                         false => s.splat(0.0),
                     };
                     s.store_f32(out.add((panel * padded + i) * width + at), x);
