@@ -64,32 +64,35 @@ pub trait TwoPassRow: Copy + Send + Sync {
     /// `rows_together` at the same time are given different columns.
     unsafe fn apply<S: Simd>(&self, s: S, row: usize, cols: Range<usize>, stat: Self::Stat);
 
-    /// Without a `stat`, `cols` is a whole row, which it measures and writes. With one, `cols` is a block of a row, which it
-    /// writes as `apply` would. The engine calls it instead of `apply` if `OWN_LOOP`, for ops that can keep something between
-    /// the two passes; `measure` is called for blocks all the same.
+    /// Measures and writes a whole row, or writes a block of a row as `apply` would. The engine calls it instead of `apply` if
+    /// `OWN_LOOP`, for ops that can keep something between the two passes; `measure` is called for blocks all the same.
     ///
     /// Law: writes what `measure` and `apply` would, up to rounding.
     ///
     /// # Safety
-    /// As for `apply`; if `NEEDS_SCRATCH` and `stat` is `None`, `scratch` is valid for `cols.end` elements and a vector more.
+    /// As for `apply`, of the part's row and columns; if `NEEDS_SCRATCH` and the part is a whole row, its scratch is valid for
+    /// `cols.end` elements and a vector more.
     #[inline(always)]
-    unsafe fn process_row<S: Simd>(
-        &self,
-        s: S,
-        row: usize,
-        cols: Range<usize>,
-        stat: Option<Self::Stat>,
-        _scratch: *mut f32,
-    ) {
+    unsafe fn process_row<S: Simd>(&self, s: S, part: RowPart<Self::Stat>) {
+        let RowPart { row, cols, .. } = part;
         // SAFETY: the caller answers for the columns, which are measured before they are written.
         unsafe {
-            let stat = match stat {
+            let stat = match part.stat {
                 Some(stat) => stat,
                 None => self.measure(s, row, cols.clone()),
             };
             self.apply(s, row, cols, stat);
         }
     }
+}
+
+/// What [`TwoPassRow::process_row`] is given: a whole row, or a block of one whose row has been measured.
+pub struct RowPart<Stat> {
+    pub row: usize,
+    pub cols: Range<usize>,
+    /// The statistic of the row, if this is a block.
+    pub stat: Option<Stat>,
+    pub scratch: *mut f32,
 }
 
 /// Rows shorter than this are never cut: below 256 KB of f32 a row is still in the L2 cache for its second pass.
@@ -298,7 +301,13 @@ impl<R: TwoPassRow> Kernel for Blockwise<'_, R> {
             // needed, has a row's elements and a vector; `stats` has an element for each block of each row.
             unsafe {
                 if R::OWN_LOOP && !measures {
-                    self.op.process_row(s, row, cols, given, scratch);
+                    let part = RowPart {
+                        row,
+                        cols,
+                        stat: given,
+                        scratch,
+                    };
+                    self.op.process_row(s, part);
                     continue;
                 }
                 let stat = match given {

@@ -14,7 +14,7 @@ use crate::cpu::element::Element;
 use crate::cpu::parallel::{self, Shared};
 use crate::cpu::row_view::RowView;
 use crate::cpu::simd::{prefetch, Simd};
-use crate::cpu::two_pass::{self, TwoPassRow};
+use crate::cpu::two_pass::{self, RowPart, TwoPassRow};
 use crate::quant::{ScaleScope, Scheme};
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -307,19 +307,24 @@ impl<T: Element, K: Sink<T>> TwoPassRow for EncodeRow<'_, T, K> {
 
     #[inline(always)]
     unsafe fn apply<S: Simd>(&self, s: S, row: usize, cols: Range<usize>, stats: Stats) {
-        // SAFETY: the caller's promise is the same.
-        unsafe { self.process_row(s, row, cols, Some(stats), std::ptr::null_mut()) }
+        let part = RowPart {
+            row,
+            cols,
+            stat: Some(stats),
+            scratch: std::ptr::null_mut(),
+        };
+        // SAFETY: the caller's promise is the same, and no scratch is needed.
+        unsafe { self.process_row(s, part) }
     }
 
     #[inline(always)]
-    unsafe fn process_row<S: Simd>(
-        &self,
-        s: S,
-        row: usize,
-        cols: Range<usize>,
-        stats: Option<Stats>,
-        _: *mut f32,
-    ) {
+    unsafe fn process_row<S: Simd>(&self, s: S, part: RowPart<Stats>) {
+        let RowPart {
+            row,
+            cols,
+            stat: stats,
+            ..
+        } = part;
         let mut staging = Staging::new(row);
         // Of a block the row's statistics are known: it is coded like one group.
         let group = match stats {
