@@ -175,21 +175,15 @@ impl<T: Element, K: KvRows> Piece<'_, T, K> {
             }
             let mut sums = [[s.splat(0.0); J]; R];
             let mut i = 0;
-            while i < n {
-                // SAFETY: a row of k has n elements, of q whole vectors.
-                unsafe {
-                    let mut x = [s.splat(0.0); J];
-                    for j in 0..J {
-                        x[j] = k.load(s, rows[j], i, n - i);
-                    }
-                    for r in 0..R {
-                        let q = s.load_f32(q.add(r * self.q_row() + i));
-                        for j in 0..J {
-                            sums[r][j] = s.fma(q, x[j], sums[r][j]);
-                        }
-                    }
+            // SAFETY: a row of k has n elements, of q whole vectors.
+            unsafe {
+                while i + S::LANES <= n {
+                    self.add_products(s, q, &rows, (i, S::LANES), &mut sums);
+                    i += S::LANES;
                 }
-                i += S::LANES;
+                if i < n {
+                    self.add_products(s, q, &rows, (i, n - i), &mut sums);
+                }
             }
             let mut square = [s.splat(0.0); MAX_LANES];
             for r in 0..R {
@@ -208,6 +202,34 @@ impl<T: Element, K: KvRows> Piece<'_, T, K> {
                 }
             }
             key += J;
+        }
+    }
+
+    /// Adds the products of one vector of columns, `left` from `col` on. Where that is a constant, no lane has to be asked for.
+    ///
+    /// # Safety
+    /// The rows exist and have these columns, and `q` points to rows of whole vectors for R queries.
+    #[allow(clippy::needless_range_loop, reason = "registers by their numbers")]
+    #[inline(always)]
+    unsafe fn add_products<S: Simd, const R: usize, const J: usize>(
+        &self,
+        s: S,
+        q: *const f32,
+        rows: &[K::Row; J],
+        (col, left): (usize, usize),
+        sums: &mut [[S::F; J]; R],
+    ) {
+        let mut x = [s.splat(0.0); J];
+        for j in 0..J {
+            // SAFETY: by the contract.
+            x[j] = unsafe { self.call.k.load(s, rows[j], col, left) };
+        }
+        for r in 0..R {
+            // SAFETY: by the contract.
+            let q = unsafe { s.load_f32(q.add(r * self.q_row() + col)) };
+            for j in 0..J {
+                sums[r][j] = s.fma(q, x[j], sums[r][j]);
+            }
         }
     }
 
@@ -324,7 +346,9 @@ impl<T: Element, K: KvRows> Piece<'_, T, K> {
                 let mut x = [s.splat(0.0); C];
                 for (c, x) in x.iter_mut().enumerate() {
                     let at = col + c * S::LANES;
-                    *x = v.load(s, row, at, n - at);
+                    // Several vectors are whole ones.
+                    let left = if C > 1 { S::LANES } else { n - at };
+                    *x = v.load(s, row, at, left);
                 }
                 for (r, sums) in sums.iter_mut().enumerate() {
                     let weight = *self.scores.add((group + r) * PIECE + key - self.first);
