@@ -115,7 +115,6 @@ struct SumRows<'a, I, O> {
 }
 
 impl<I: Element, O: Element> Kernel for SumRows<'_, I, O> {
-    type Output = ();
     const WIDE: bool = false;
 
     #[inline(always)]

@@ -196,7 +196,6 @@ mod tests {
     struct Few<T>(std::marker::PhantomData<T>);
 
     impl<T: Element> Kernel for Few<T> {
-        type Output = ();
         fn run<S: Simd>(self, s: S) {
             let data: Vec<T> = (1..=2 * MAX_LANES).map(|i| T::narrow(i as f32)).collect();
             for n in 0..S::LANES {

@@ -238,8 +238,6 @@ struct Run<T, P, const I: usize, const O: usize> {
 impl<T: Element, P: ElementwiseOp<T, I, O>, const I: usize, const O: usize> Kernel
     for Run<T, P, I, O>
 {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         // SAFETY: these are the arguments of a call of `ErasedOp::run`, whose contract is the same.

@@ -271,8 +271,6 @@ struct Blockwise<'a, R: TwoPassRow> {
 }
 
 impl<R: TwoPassRow> Kernel for Blockwise<'_, R> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         /// 8 KB, a quarter of an L1 cache.

@@ -46,8 +46,6 @@ macro_rules! act_loop {
         }
 
         impl<T: Element> Kernel for $name<T> {
-            type Output = ();
-
             #[inline(always)]
             fn run<S: Simd>(self, s: S) {
                 // SAFETY: `new` asked for pointers to n elements.

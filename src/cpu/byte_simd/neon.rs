@@ -12,7 +12,7 @@ pub struct Neon;
 #[derive(Clone, Copy)]
 pub struct DotProd(());
 
-entry_points! { ByteKernel -> ():
+entry_points! { ByteKernel:
     run_dotprod = DotProd(()), "dotprod";
 }
 

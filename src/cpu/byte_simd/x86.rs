@@ -15,7 +15,7 @@ pub struct Vnni(());
 #[derive(Clone, Copy)]
 pub struct Vnni512<const GFNI: bool>(());
 
-entry_points! { ByteKernel -> ():
+entry_points! { ByteKernel:
     run_avx2 = Avx2(()), "avx2,fma";
     run_vnni = Vnni(()), "avx2,fma,avxvnni";
     run_vnni512 = Vnni512::<false>(()), "avx512f,avx512bw,avx512vnni";

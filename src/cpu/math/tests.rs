@@ -17,7 +17,6 @@ enum F {
 struct Eval<'a>(F, &'a [f32], &'a mut [f32]);
 
 impl Kernel for Eval<'_> {
-    type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         for (x, y) in self

@@ -88,8 +88,6 @@ struct Share<'a, T> {
 }
 
 impl<T: Element> Kernel for Share<'_, T> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(mut self, s: S) {
         match self.x.rows {

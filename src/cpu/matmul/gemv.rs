@@ -157,8 +157,6 @@ struct Share<'a, T> {
 }
 
 impl<T: Element> Kernel for Share<'_, T> {
-    type Output = ();
-
     /// Eight accumulators or more (rows × outputs × unrolled columns) hide the latency of FMA, and with twelve there are
     /// fewer loads than multiplications. More would not fit sixteen registers.
     #[inline(always)]

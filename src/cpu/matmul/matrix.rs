@@ -162,8 +162,6 @@ struct Widen<'a, T> {
 }
 
 impl<T: Element> Kernel for Widen<'_, T> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Widen { from, scale, to } = self;

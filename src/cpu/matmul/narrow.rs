@@ -95,8 +95,6 @@ pub fn rounded<O: Element>(sums: &[f32]) -> Vec<O> {
 }
 
 impl<T: Element, O: Element> Kernel for Narrow<T, O> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         for i in 0..self.rows {

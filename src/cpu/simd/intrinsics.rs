@@ -53,12 +53,12 @@ pub(in crate::cpu) use memory_intrinsics;
 /// `function = token, "features";`. They are never inlined, so that kernels can share code by calling it.
 #[cfg_attr(not(target_arch = "x86_64"), allow(unused_macros))]
 macro_rules! entry_points {
-    ($kernel:ident -> $out:ty: $($run:ident = $token:expr, $features:literal;)*) => {$(
+    ($kernel:ident: $($run:ident = $token:expr, $features:literal;)*) => {$(
         /// # Safety
         #[doc = concat!("The CPU has ", $features, ".")]
         #[inline(never)]
         #[target_feature(enable = $features)]
-        pub unsafe fn $run<K: $kernel>(kernel: K) -> $out {
+        pub unsafe fn $run<K: $kernel>(kernel: K) {
             kernel.run($token)
         }
     )*};

@@ -57,7 +57,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
     const LANES: usize;
 
     /// Runs another kernel with this instruction set by a call that is never inlined: for code that many kernels share.
-    fn call<K: Kernel>(self, kernel: K) -> K::Output;
+    fn call<K: Kernel>(self, kernel: K);
 
     /// `LANES` f32 values.
     type F: Copy;
@@ -274,9 +274,9 @@ unsafe fn copy_few<T: Copy>(mut from: *const T, mut to: *mut T, n: usize) {
     }
 }
 
-/// Code that is generic over the instruction set. `run` must be `inline(always)`.
+/// Code that is generic over the instruction set, with its arguments and the places of its results. `run` must be
+/// `inline(always)`.
 pub trait Kernel {
-    type Output;
     /// Whether the kernel is compiled for vectors of 512 bits too. One that computes little for each number that it moves is not
     /// faster with them than with those of 256 bits, so that they would only be more code. Each lane of such a kernel must
     /// be independent of the others: then both give the same bits.
@@ -285,7 +285,7 @@ pub trait Kernel {
         allow(dead_code, reason = "no other architecture has vectors of two widths")
     )]
     const WIDE: bool = true;
-    fn run<S: Simd>(self, simd: S) -> Self::Output;
+    fn run<S: Simd>(self, simd: S);
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -347,7 +347,7 @@ impl Isa {
     /// # Safety
     /// `self` comes from [`Isa::available`] on this machine.
     #[inline]
-    pub unsafe fn run<K: Kernel>(self, kernel: K) -> K::Output {
+    pub unsafe fn run<K: Kernel>(self, kernel: K) {
         match self {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: `available` names it on a CPU with AVX-512F, AVX2, FMA and F16C alone.
@@ -365,7 +365,7 @@ impl Isa {
 
 /// Runs the kernel with the best instruction set of this machine.
 #[inline]
-pub fn dispatch<K: Kernel>(kernel: K) -> K::Output {
+pub fn dispatch<K: Kernel>(kernel: K) {
     // SAFETY: `best` was detected on this machine.
     unsafe { best().run(kernel) }
 }

@@ -10,7 +10,7 @@ use core::arch::asm;
 pub struct Neon;
 
 #[inline(never)]
-fn call<K: Kernel>(kernel: K) -> K::Output {
+fn call<K: Kernel>(kernel: K) {
     kernel.run(Neon)
 }
 
@@ -21,7 +21,7 @@ impl Simd for Neon {
     type M = uint32x4_t;
 
     #[inline(always)]
-    fn call<K: Kernel>(self, kernel: K) -> K::Output {
+    fn call<K: Kernel>(self, kernel: K) {
         call(kernel)
     }
 

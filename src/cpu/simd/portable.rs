@@ -13,7 +13,7 @@ const N: usize = 4;
 /// Never inlined, so that it stays out of the way of the faster instruction sets.
 #[cold]
 #[inline(never)]
-pub fn run<K: Kernel>(kernel: K) -> K::Output {
+pub fn run<K: Kernel>(kernel: K) {
     kernel.run(Portable)
 }
 
@@ -34,7 +34,7 @@ impl Simd for Portable {
     type M = [bool; N];
 
     #[inline(always)]
-    fn call<K: Kernel>(self, kernel: K) -> K::Output {
+    fn call<K: Kernel>(self, kernel: K) {
         run(kernel)
     }
 

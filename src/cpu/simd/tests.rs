@@ -6,8 +6,6 @@ use half::{bf16, f16};
 struct Lanes<'a>(&'a [f32]);
 
 impl Kernel for Lanes<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         for x in self.0.chunks_exact(S::LANES) {

@@ -10,7 +10,7 @@ pub struct Avx2(());
 #[derive(Clone, Copy)]
 pub struct Avx512(());
 
-entry_points! { Kernel -> K::Output:
+entry_points! { Kernel:
     run_avx2 = Avx2(()), "avx2,fma,f16c";
     run_avx512 = Avx512(()), "avx512f,avx2,fma,f16c";
 }
@@ -24,7 +24,7 @@ macro_rules! one_instruction_each {
         type M = $M;
 
         #[inline(always)]
-        fn call<K: Kernel>(self, kernel: K) -> K::Output {
+        fn call<K: Kernel>(self, kernel: K) {
             // SAFETY: the token `self` is made on a CPU that has the instructions, and nowhere else.
             unsafe { $run(kernel) }
         }

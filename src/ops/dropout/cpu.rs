@@ -71,8 +71,6 @@ struct Factors<'a> {
 }
 
 impl Kernel for Factors<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
         self.mask.factors(self.start, self.out)

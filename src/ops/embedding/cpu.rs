@@ -147,8 +147,6 @@ impl<'a, T: Element> Sums<'a, T> {
 }
 
 impl<T: Element> Kernel for Sums<'_, T> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         /// Accumulators that stay in registers while all rows of a segment are added.

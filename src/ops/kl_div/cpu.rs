@@ -216,8 +216,6 @@ struct RowGradient<'a, T> {
 }
 
 impl<T: Element> Kernel for RowGradient<'_, T> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let probs = self.op.target == Distribution::Probs;

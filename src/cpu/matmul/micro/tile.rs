@@ -111,8 +111,6 @@ impl Tile {
 struct Run<const MR: usize, const AI: usize>(Tile);
 
 impl<const MR: usize, const AI: usize> Kernel for Run<MR, AI> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         // SAFETY: a `Run` is made by the methods of `Tile` alone, whose callers answer for A, B and C.
@@ -170,8 +168,6 @@ mod tests {
     struct Products<T>(std::marker::PhantomData<T>);
 
     impl<T: Element> Kernel for Products<T> {
-        type Output = ();
-
         fn run<S: Simd>(self, s: S) {
             let (rows, cols) = (rows_of_tile::<S>(), cols_of_tile::<S>());
             // Rows and columns that are missing count as zeros.

@@ -171,8 +171,6 @@ pub struct Factors<'a> {
 }
 
 impl Kernel for Factors<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
         let (blocks, _) = self.out.as_chunks_mut::<{ philox::BLOCK }>();

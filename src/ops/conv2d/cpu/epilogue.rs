@@ -119,8 +119,6 @@ const BLOCK: usize = 1024;
 const _: () = assert!(BLOCK.is_multiple_of(MAX_LANES));
 
 impl<T: Element> Kernel for WriteRectangle<T> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         match self.act {

@@ -104,7 +104,6 @@ struct Columns {
 }
 
 impl<T: Element> Kernel for Pack<'_, T> {
-    type Output = ();
     const WIDE: bool = false;
 
     #[inline(always)]

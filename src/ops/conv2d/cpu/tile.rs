@@ -188,8 +188,6 @@ impl<'a> TileGemm<'a> {
 }
 
 impl Kernel for TileGemm<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         match tile_vectors(self.all_rows) {

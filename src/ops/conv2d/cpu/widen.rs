@@ -25,8 +25,6 @@ struct WidenSlice<'a, T> {
 }
 
 impl<T: Element> Kernel for WidenSlice<'_, T> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         // SAFETY: `to` has room for all of `data`.

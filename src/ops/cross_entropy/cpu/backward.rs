@@ -106,8 +106,6 @@ impl<'a, T: Element> Blocks<'a, T> {
 }
 
 impl<T: Element> Kernel for Blocks<'_, T> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let of = self.of;

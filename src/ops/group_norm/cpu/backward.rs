@@ -97,7 +97,6 @@ struct Backward<'a, T> {
 }
 
 impl<T: Element> Kernel for Backward<'_, T> {
-    type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Extent {

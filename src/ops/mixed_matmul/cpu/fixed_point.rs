@@ -111,7 +111,11 @@ impl FixedPointRows {
             })
             .collect();
         parallel::each(&mut rows, 4 * cols, |(row, suits)| {
-            let largest = simd::dispatch(Encode(&mut *row));
+            let mut largest = 0.0;
+            simd::dispatch(Encode {
+                row,
+                largest: &mut largest,
+            });
             let few_outliers = row.outliers.len() <= 4 + cols / COLS_PER_OUTLIER;
             let in_range = largest == 0.0 || IN_RANGE.contains(&largest);
             *suits = few_outliers && in_range;
@@ -132,19 +136,21 @@ struct Row<'a> {
     outliers: &'a mut Vec<(usize, f32)>,
 }
 
-struct Encode<'a, 'b>(&'a mut Row<'b>);
+struct Encode<'a, 'b> {
+    row: &'a mut Row<'b>,
+    /// The largest |x| that is no outlier, ∞ where a number is not finite.
+    largest: &'a mut f32,
+}
 
 impl simd::Kernel for Encode<'_, '_> {
-    /// The largest |x| that is no outlier, ∞ where a number is not finite.
-    type Output = f32;
-
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) -> f32 {
-        self.0.encode(s)
+    fn run<S: Simd>(self, s: S) {
+        *self.largest = self.row.encode(s);
     }
 }
 
 impl Row<'_> {
+    /// Returns the largest |x| that is no outlier.
     #[inline(always)]
     fn encode<S: Simd>(&mut self, s: S) -> f32 {
         let Columns {

@@ -53,7 +53,6 @@ impl<'a, T, K> EncodeRows<'a, T, K> {
 }
 
 impl<T: Element, K: Sink<T>> Kernel for EncodeRows<'_, T, K> {
-    type Output = ();
     const WIDE: bool = false;
 
     #[inline(always)]
@@ -111,7 +110,6 @@ struct MeasureColumns<'a, T> {
 }
 
 impl<T: Element> Kernel for MeasureColumns<'_, T> {
-    type Output = ();
     const WIDE: bool = false;
 
     #[inline(always)]

@@ -166,7 +166,6 @@ impl<'a, T> Decode<'a, T> {
 }
 
 impl<T: Element> Kernel for Decode<'_, T> {
-    type Output = ();
     const WIDE: bool = false;
 
     #[inline(always)]

@@ -52,7 +52,6 @@ struct PickMax<'a, T> {
 }
 
 impl<T: Element> Kernel for PickMax<'_, T> {
-    type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         // SAFETY: `x` and `out` have this many elements.

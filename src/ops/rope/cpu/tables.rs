@@ -162,7 +162,6 @@ pub struct Fill<'a, T> {
 }
 
 impl<T: Element> Kernel for Fill<'_, T> {
-    type Output = ();
     const WIDE: bool = false;
 
     #[inline(always)]

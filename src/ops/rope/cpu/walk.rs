@@ -208,7 +208,6 @@ struct Unit<'a, T, R, const I: usize> {
 }
 
 impl<T: Element, R: HeadRow<T, I>, const I: usize> Kernel for Unit<'_, T, R, I> {
-    type Output = ();
     const WIDE: bool = false;
 
     #[inline(always)]

@@ -63,7 +63,6 @@ struct AddRows<'a, T> {
 }
 
 impl<T: Element> Kernel for AddRows<'_, T> {
-    type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         for row in self.rows {

@@ -128,8 +128,6 @@ struct Forward<'a, T, const LOG: bool> {
 }
 
 impl<T: Element, const LOG: bool> Kernel for Forward<'_, T, LOG> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let (tile, vectors) = (self.tile, self.tile.vectors::<S>());
@@ -211,8 +209,6 @@ struct Backward<'a, T, const LOG: bool> {
 }
 
 impl<T: Element, const LOG: bool> Kernel for Backward<'_, T, LOG> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let (tile, vectors) = (self.tile, self.tile.vectors::<S>());

@@ -58,8 +58,6 @@ impl<'a, T: Element> Gradients<'a, T> {
 }
 
 impl<T: Element> Kernel for Gradients<'_, T> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let (b, part) = (self.backward, self.part);
@@ -278,8 +276,6 @@ pub struct Deltas<'a, T: Clone, Y: Clone> {
 }
 
 impl<T: Element, Y: Element> Kernel for Deltas<'_, T, Y> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let g = self.geometry;
@@ -357,8 +353,6 @@ struct AddParts<'a, T: Element> {
 }
 
 impl<T: Element> Kernel for AddParts<'_, T> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Sums {

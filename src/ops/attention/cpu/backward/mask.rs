@@ -69,8 +69,6 @@ struct Rows<'a, T: Element> {
 }
 
 impl<T: Element> Kernel for Rows<'_, T> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         for batch in self.batches.clone() {

@@ -15,8 +15,6 @@ pub(super) struct Join<'a, T: Element, R> {
 }
 
 impl<T: Element, R> Kernel for Join<'_, T, R> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Results {

@@ -38,8 +38,6 @@ pub(super) struct Piece<'a, T: Element, K> {
 }
 
 impl<T: Element, K: KvRows> Kernel for Piece<'_, T, K> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let call = self.call;

@@ -130,8 +130,6 @@ struct Chunks<'a, T: Element, R> {
 }
 
 impl<T: Element, R: KvRows> Kernel for Chunks<'_, T, R> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let (mut queries, mut states) = (Vec::new(), Vec::new());

@@ -27,8 +27,6 @@ pub struct Panel<'a> {
 }
 
 impl Kernel for Panel<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(mut self, s: S) {
         let rows = self.sums.len() / self.offsets.len();

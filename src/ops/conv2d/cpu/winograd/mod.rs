@@ -231,7 +231,9 @@ impl<T: Element> Winograd<'_, T> {
             // SAFETY: each point's rows of products have `stride` elements, and each of four rows of sums has four times as
             // many. Those are the positions and more than a vector.
             unsafe {
-                let all_finite = dispatch(TransformOutputs::new(from, to, block.positions));
+                let mut all_finite = true;
+                let positions = block.positions;
+                dispatch(TransformOutputs::new(from, to, positions, &mut all_finite));
                 if !all_finite {
                     self.plain_sums(block, channel, sums);
                 }

@@ -20,8 +20,6 @@ impl<'a> TransformInput<'a> {
 }
 
 impl Kernel for TransformInput<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let TransformInput { x, to } = self;
@@ -66,31 +64,37 @@ fn input_1d<S: Simd>(s: S, d: [S::F; TILE_IN]) -> [S::F; TILE_IN] {
 }
 
 /// Aᵀ y A of the products of an output channel, which have a row for each point. `to` has [`TILE_OUT`] rows, with as many
-/// columns for each position. The kernel says whether all outputs are finite.
-pub struct TransformOutputs {
+/// columns for each position.
+pub struct TransformOutputs<'a> {
     from: Rows<*const f32>,
     to: Rows<*mut f32>,
     positions: usize,
+    /// Whether all outputs are finite.
+    all_finite: &'a mut bool,
 }
 
-impl TransformOutputs {
+impl<'a> TransformOutputs<'a> {
     /// # Safety
     /// With `n` for `positions` and a vector more, until the kernel has run: each row of `from` is valid for reads of `n`
     /// initialised elements, and each row of `to` for writes of [`TILE_OUT`] times as many.
-    pub unsafe fn new(from: Rows<*const f32>, to: Rows<*mut f32>, positions: usize) -> Self {
+    pub unsafe fn new(
+        from: Rows<*const f32>,
+        to: Rows<*mut f32>,
+        positions: usize,
+        all_finite: &'a mut bool,
+    ) -> Self {
         TransformOutputs {
             from,
             to,
             positions,
+            all_finite,
         }
     }
 }
 
-impl Kernel for TransformOutputs {
-    type Output = bool;
-
+impl Kernel for TransformOutputs<'_> {
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) -> bool {
+    fn run<S: Simd>(self, s: S) {
         let TransformOutputs { from, to, .. } = self;
         let zero = s.splat(0.0);
         let mut nothing = zero;
@@ -123,7 +127,7 @@ impl Kernel for TransformOutputs {
                 }
             }
         }
-        s.reduce_add(nothing) == 0.0
+        *self.all_finite = s.reduce_add(nothing) == 0.0;
     }
 }
 

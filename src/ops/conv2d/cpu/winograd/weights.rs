@@ -60,9 +60,17 @@ impl TransformedWeights {
 
     /// Whether they were made of these weights, all of which are compared.
     pub fn are_of<T: Element>(&self, shape: &Conv2dShape, weights: &[T]) -> bool {
-        [self.groups, self.c_out, self.c_in] == [shape.groups, shape.c_out, shape.c_in]
-            && self.weights.len() == weights.len()
-            && dispatch(SameWeights(&self.weights, weights))
+        let sizes = [shape.groups, shape.c_out, shape.c_in];
+        let mut same =
+            [self.groups, self.c_out, self.c_in] == sizes && self.weights.len() == weights.len();
+        if same {
+            dispatch(CompareWeights {
+                kept: &self.weights,
+                now: weights,
+                same: &mut same,
+            });
+        }
+        same
     }
 
     /// The rows `[outputs, c_in]` of a group and point.
@@ -80,19 +88,21 @@ impl std::fmt::Debug for TransformedWeights {
 }
 
 /// Whether all weights are the same numbers.
-struct SameWeights<'a, T>(&'a [f32], &'a [T]);
+struct CompareWeights<'a, T> {
+    kept: &'a [f32],
+    now: &'a [T],
+    same: &'a mut bool,
+}
 
-impl<T: Element> Kernel for SameWeights<'_, T> {
-    type Output = bool;
-
+impl<T: Element> Kernel for CompareWeights<'_, T> {
     #[inline(always)]
-    fn run<S: Simd>(self, _: S) -> bool {
+    fn run<S: Simd>(self, _: S) {
         // Without an exit within a piece, the compiler makes vectors of it.
         let same = |(kept, now): (&[f32], &[T])| {
             let differ = kept.iter().zip(now).map(|(a, b)| *a != b.widen());
             !differ.fold(false, |any, differs| any | differs)
         };
-        self.0.chunks(64).zip(self.1.chunks(64)).all(same)
+        *self.same = self.kept.chunks(64).zip(self.now.chunks(64)).all(same);
     }
 }
 
@@ -105,8 +115,6 @@ struct TransformWeights<'a> {
 }
 
 impl Kernel for TransformWeights<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let channels = self.from.len() / 9;
