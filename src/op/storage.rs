@@ -121,22 +121,36 @@ impl<'a, S> Read<'a, S> {
     }
 }
 
-/// One of Candle's traits for [`ReadCpu`].
-macro_rules! read_cpu {
+/// One of Candle's traits for [`Read`] of each device's storages.
+macro_rules! read {
     ($kind:ident: $($s:ident $l:ident),+) => {
         impl $kind for ReadCpu<'_> {
-            fn name(&self) -> &'static str {
-                self.name
-            }
+            read!(@name);
             fn cpu_fwd(&self, $($s: &CpuStorage, $l: &Layout),+) -> Result<(CpuStorage, Shape)> {
                 self.show(&[$(($s, $l)),+])
             }
         }
+        #[cfg(feature = "metal")]
+        impl $kind for ReadMetal<'_> {
+            read!(@name);
+            fn cpu_fwd(&self, $($s: &CpuStorage, $l: &Layout),+) -> Result<(CpuStorage, Shape)> {
+                $(let _ = ($s, $l);)+
+                Err(check::error(self.name, "got a tensor on the CPU, expected Metal"))
+            }
+            fn metal_fwd(&self, $($s: &MetalStorage, $l: &Layout),+) -> Result<(MetalStorage, Shape)> {
+                self.show(&[$(($s, $l)),+])
+            }
+        }
+    };
+    (@name) => {
+        fn name(&self) -> &'static str {
+            self.name
+        }
     };
 }
-read_cpu!(CustomOp1: a la);
-read_cpu!(CustomOp2: a la, b lb);
-read_cpu!(CustomOp3: a la, b lb, c lc);
+read!(CustomOp1: a la);
+read!(CustomOp2: a la, b lb);
+read!(CustomOp3: a la, b lb, c lc);
 
 #[cfg(feature = "metal")]
 impl KernelStorage for MetalStorage {
@@ -158,31 +172,6 @@ impl KernelStorage for MetalStorage {
         apply_reader!(tensors, ReadMetal::new(name, f))
     }
 }
-
-/// One of Candle's traits for [`ReadMetal`].
-#[cfg(feature = "metal")]
-macro_rules! read_metal {
-    ($kind:ident: $($s:ident $l:ident),+) => {
-        impl $kind for ReadMetal<'_> {
-            fn name(&self) -> &'static str {
-                self.name
-            }
-            fn cpu_fwd(&self, $($s: &CpuStorage, $l: &Layout),+) -> Result<(CpuStorage, Shape)> {
-                $(let _ = ($s, $l);)+
-                Err(check::error(self.name, "got a tensor on the CPU, expected Metal"))
-            }
-            fn metal_fwd(&self, $($s: &MetalStorage, $l: &Layout),+) -> Result<(MetalStorage, Shape)> {
-                self.show(&[$(($s, $l)),+])
-            }
-        }
-    };
-}
-#[cfg(feature = "metal")]
-read_metal!(CustomOp1: a la);
-#[cfg(feature = "metal")]
-read_metal!(CustomOp2: a la, b lb);
-#[cfg(feature = "metal")]
-read_metal!(CustomOp3: a la, b lb, c lc);
 
 /// The most tensors whose storages are read at once.
 pub(super) const MOST_ARGS: usize = 9;

@@ -107,15 +107,8 @@ impl Op for AttentionCodes {
         check::ensure(self.bits().is_some(), name, message)
     }
     fn held(&self) -> Vec<&Tensor> {
-        let AttentionConfig {
-            mask,
-            sinks,
-            key_lengths,
-            ..
-        } = &self.config;
-        let rest = [mask, sinks, key_lengths].into_iter().flatten();
         let codes = self.keys.tensors().chain(self.values.tensors());
-        codes.chain(rest).collect()
+        codes.chain(self.config.tensors()).collect()
     }
     kernels!(self, args => op::with_storages(NAME, &self.held(), |held| {
         device::forward_codes(self, args[0], held)

@@ -43,6 +43,14 @@ pub struct AttentionConfig {
     pub layout: AttentionLayout,
 }
 
+impl AttentionConfig {
+    /// The tensors among the options, in the order in which kernels take them behind q, k and v.
+    pub(super) fn tensors(&self) -> impl Iterator<Item = &Tensor> {
+        let tensors = [&self.mask, &self.sinks, &self.key_lengths];
+        tensors.into_iter().flatten()
+    }
+}
+
 /// The order of the dims of q, k, v and of the result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AttentionLayout {

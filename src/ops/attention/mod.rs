@@ -112,13 +112,7 @@ impl Op for Attention {
         MultiOp::check(&self.op(), name, &[args, &held].concat())
     }
     fn held(&self) -> Vec<&Tensor> {
-        let AttentionConfig {
-            mask,
-            sinks,
-            key_lengths,
-            ..
-        } = &self.config;
-        [mask, sinks, key_lengths].into_iter().flatten().collect()
+        self.config.tensors().collect()
     }
     kernels!(self, args => {
         let outputs = op::with_storages(NAME, &self.held(), |held| {

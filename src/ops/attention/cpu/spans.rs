@@ -1,7 +1,9 @@
 //! Which tiles of scores are computed.
 
 use super::call::Query;
-use crate::cpu::matmul::micro::{cols_of_tile, rows_of_tile};
+use super::SCORE_ROW;
+use crate::cpu::element::Element;
+use crate::cpu::matmul::micro::{cols_of_tile, pack, rows_of_tile, Tile};
 use crate::cpu::simd::Simd;
 use std::ops::Range;
 
@@ -25,9 +27,46 @@ pub fn spans<S: Simd>(queries: &[Query], first: usize, len: usize) -> Vec<Span> 
     queries.chunks(rows_of_tile::<S>()).map(span).collect()
 }
 
+/// `C = A·Bᵀ` for the tiles of scores that have a key of their panel's span: A has a row of `dim` elements of T for each query of
+/// the panels, B one for each of `len` keys, both packed as strips, and C a row of [`SCORE_ROW`] scores for each query.
+///
+/// # Safety
+/// A has a strip and C the rows of a tile for each span; B has a strip for the columns of each tile of the `len` keys.
+#[inline(always)]
+pub unsafe fn multiply<S: Simd, T: Element>(
+    s: S,
+    (spans, len): (&[Span], usize),
+    dim: usize,
+    (a, b): (*const f32, *const f32),
+    c: *mut f32,
+) {
+    let (rows, cols) = (rows_of_tile::<S>(), cols_of_tile::<S>());
+    let packed = pack::columns::<S, T>(dim);
+    for col in (0..len).step_by(cols) {
+        for (panel, span) in spans.iter().enumerate() {
+            if !touches::<S>(span, col) {
+                continue;
+            }
+            // SAFETY: `panel` counts a span, and `col` is the first column of a tile of the keys.
+            unsafe {
+                Tile {
+                    k: 0,
+                    a: a.add(panel * rows * packed),
+                    a_step: 0,
+                    b: b.add(col * packed),
+                    c: c.add(panel * rows * SCORE_ROW + col),
+                    c_row: SCORE_ROW,
+                    add: false,
+                }
+                .of_strips::<S, T>(s, dim)
+            }
+        }
+    }
+}
+
 /// Whether the tile that begins with key `col` has a key of the span.
 #[inline(always)]
-pub fn touches<S: Simd>(span: &Span, col: usize) -> bool {
+fn touches<S: Simd>(span: &Span, col: usize) -> bool {
     col < span.end && col + cols_of_tile::<S>() > span.start
 }
 

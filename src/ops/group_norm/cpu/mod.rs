@@ -14,11 +14,10 @@ use crate::cpu::pieces::{for_each_piece, Pieces};
 use crate::cpu::row_view::RowView;
 use crate::cpu::simd::Simd;
 use crate::cpu::two_pass;
-use crate::ops::row_norm::cpu::{NormByRow, NormRows, Normalise, WriteRow};
+use crate::ops::row_norm::cpu::{MeasuredRow, NormByRow, NormRows, Normalise, WriteRow};
 use crate::ops::row_norm::{Kind, RowNorm};
 use candle_core::Layout;
 use std::borrow::Cow;
-use std::ops::Range;
 
 /// The groups as rows. They are read where they lie if the channels of a batch item are contiguous.
 fn groups<'a, T: Element>(x: &'a [T], l: &Layout, extent: Extent) -> RowView<'a, T> {
@@ -87,16 +86,10 @@ impl<T: Element> WriteRow<T> for WriteGroup<'_, T> {
     const COST: usize = 4;
 
     #[inline(always)]
-    unsafe fn write<S: Simd>(
-        &self,
-        s: S,
-        row: usize,
-        (x, y): (*const T, *mut T),
-        cols: Range<usize>,
-        moments: Moments,
-    ) {
+    unsafe fn write<S: Simd>(&self, s: S, row: MeasuredRow<T>) {
         let spatial = self.extent.spatial;
-        let first = self.extent.first_channel(row);
+        let first = self.extent.first_channel(row.number);
+        let cols = row.cols;
         let mut c = cols.start.checked_div(spatial).unwrap_or(0);
         let mut start = cols.start;
         while start < cols.end {
@@ -104,9 +97,9 @@ impl<T: Element> WriteRow<T> for WriteGroup<'_, T> {
             // SAFETY: `start..end` are some of the columns, at which x can be read and y written.
             unsafe {
                 let channel = Channel {
-                    x: x.add(start),
-                    y: y.add(start),
-                    moments,
+                    x: row.x.add(start),
+                    y: row.y.add(start),
+                    moments: row.moments,
                     weight: at(self.weight, first + c, 1.0),
                     bias: at(self.bias, first + c, 0.0),
                 };

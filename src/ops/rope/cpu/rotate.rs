@@ -23,6 +23,7 @@ impl<T: Element, const INTERLEAVED: bool> HeadRow<T, 1> for Rotate<INTERLEAVED> 
         [cos, sin]: [*const f32; 2],
     ) {
         let Rotate { pairs, dim } = *self;
+        let angles = Angles { cos, sin };
         // SAFETY: x and y have `dim` elements, and cos and sin are as `walk` promises; y may be x itself.
         unsafe {
             match INTERLEAVED {
@@ -32,11 +33,10 @@ impl<T: Element, const INTERLEAVED: bool> HeadRow<T, 1> for Rotate<INTERLEAVED> 
                     &Halves {
                         x: [x, x.add(pairs)],
                         y: [y, y.add(pairs)],
-                        cos,
-                        sin,
+                        angles,
                     },
                 ),
-                true => for_each_piece(s, 0..2 * pairs, &Neighbours { x, y, cos, sin }),
+                true => for_each_piece(s, 0..2 * pairs, &Neighbours { x, y, angles }),
             }
             if 2 * pairs < dim && !std::ptr::eq(x, y) {
                 let rest = 2 * pairs;
@@ -52,12 +52,33 @@ pub fn rotate_piece<S: Simd>(s: S, [a, b]: [S::F; 2], cos: S::F, sin: S::F) -> [
     [s.fnma(b, sin, s.mul(a, cos)), s.fma(a, sin, s.mul(b, cos))]
 }
 
+/// Where the angles of a head's pairs lie.
+struct Angles {
+    cos: *const f32,
+    sin: *const f32,
+}
+
+impl Angles {
+    /// Cosines and sines from `i` on.
+    ///
+    /// # Safety
+    /// Both have the elements that are asked for.
+    #[inline(always)]
+    unsafe fn piece<S: Simd, const FULL: bool>(&self, s: S, i: usize, left: usize) -> [S::F; 2] {
+        // SAFETY: as the caller promises.
+        unsafe {
+            let cos = f32::load_piece::<S, FULL>(s, self.cos.add(i), left);
+            let sin = f32::load_piece::<S, FULL>(s, self.sin.add(i), left);
+            [cos, sin]
+        }
+    }
+}
+
 /// Element j with element j + pairs.
 struct Halves<T> {
     x: [*const T; 2],
     y: [*mut T; 2],
-    cos: *const f32,
-    sin: *const f32,
+    angles: Angles,
 }
 
 impl<T: Element> Pieces for Halves<T> {
@@ -66,8 +87,7 @@ impl<T: Element> Pieces for Halves<T> {
         // SAFETY: both halves, cos and sin have the pairs that are asked for.
         unsafe {
             let x = self.x.map(|x| T::load_piece::<S, FULL>(s, x.add(i), left));
-            let cos = f32::load_piece::<S, FULL>(s, self.cos.add(i), left);
-            let sin = f32::load_piece::<S, FULL>(s, self.sin.add(i), left);
+            let [cos, sin] = self.angles.piece::<S, FULL>(s, i, left);
             let y = rotate_piece(s, x, cos, sin);
             T::store_piece::<S, FULL>(s, self.y[0].add(i), left, y[0]);
             T::store_piece::<S, FULL>(s, self.y[1].add(i), left, y[1]);
@@ -79,8 +99,7 @@ impl<T: Element> Pieces for Halves<T> {
 struct Neighbours<T> {
     x: *const T,
     y: *mut T,
-    cos: *const f32,
-    sin: *const f32,
+    angles: Angles,
 }
 
 impl<T: Element> Pieces for Neighbours<T> {
@@ -89,8 +108,7 @@ impl<T: Element> Pieces for Neighbours<T> {
         // SAFETY: x, y, cos and sin have the elements that are asked for, an even number of them.
         unsafe {
             let x = T::load_piece::<S, FULL>(s, self.x.add(i), left);
-            let cos = f32::load_piece::<S, FULL>(s, self.cos.add(i), left);
-            let sin = f32::load_piece::<S, FULL>(s, self.sin.add(i), left);
+            let [cos, sin] = self.angles.piece::<S, FULL>(s, i, left);
             let y = s.fma(s.swap_pairs(x), sin, s.mul(x, cos));
             T::store_piece::<S, FULL>(s, self.y.add(i), left, y);
         }

@@ -190,18 +190,21 @@ pub trait WriteRow<T>: Copy + Send + Sync {
     /// What an element costs to measure and write, in the units of [`parallel`](crate::cpu::parallel).
     const COST: usize;
 
-    /// Writes the columns `cols` of row number `row`. Must be `inline(always)`.
+    /// Writes columns of a row. Must be `inline(always)`.
     ///
     /// # Safety
     /// x can be read and y written at these columns. They may be the same memory, but for that nothing else touches y's.
-    unsafe fn write<S: Simd>(
-        &self,
-        s: S,
-        row: usize,
-        xy: (*const T, *mut T),
-        cols: Range<usize>,
-        moments: Moments,
-    );
+    unsafe fn write<S: Simd>(&self, s: S, row: MeasuredRow<T>);
+}
+
+/// Columns of a row whose moments are known.
+pub struct MeasuredRow<T> {
+    pub number: usize,
+    /// Where the row begins, and where it goes.
+    pub x: *const T,
+    pub y: *mut T,
+    pub cols: Range<usize>,
+    pub moments: Moments,
 }
 
 /// Rows of `cols` elements of x, and of y one behind the other: measured here, written by `write`.
@@ -240,8 +243,14 @@ impl<T: Element, W: WriteRow<T>, const CENTRED: bool> TwoPassRow for Normalise<'
         let moments = Moments::new::<CENTRED>(sums, self.divisor, self.eps);
         // SAFETY: x and y have this row of `self.cols` elements, and no other thread is given these columns.
         unsafe {
-            let xy = (self.x.row(row), self.y.get().add(row * self.cols));
-            self.write.write(s, row, xy, cols, moments)
+            let row = MeasuredRow {
+                number: row,
+                x: self.x.row(row),
+                y: self.y.get().add(row * self.cols),
+                cols,
+                moments,
+            };
+            self.write.write(s, row)
         }
     }
 }
@@ -274,23 +283,17 @@ impl<T: Element, const CENTRED: bool, const VECTORS: usize> WriteRow<T>
     const COST: usize = 3;
 
     #[inline(always)]
-    unsafe fn write<S: Simd>(
-        &self,
-        s: S,
-        row: usize,
-        (x, y): (*const T, *mut T),
-        cols: Range<usize>,
-        moments: Moments,
-    ) {
+    unsafe fn write<S: Simd>(&self, s: S, row: MeasuredRow<T>) {
         let first = match self.groups {
             1 => 0,
-            groups => row % groups * self.cols,
+            groups => row.number % groups * self.cols,
         };
+        let cols = row.cols;
         let row = NormRow::<T, CENTRED, VECTORS> {
-            x,
-            y,
+            x: row.x,
+            y: row.y,
             vectors: self.vectors.map(|v| v.as_ptr().wrapping_add(first)),
-            moments,
+            moments: row.moments,
         };
         // SAFETY: x and y can be used at these columns, and so can the vectors: `new` has seen that they have `cols`
         // elements from `first` on, which is the start of one of their groups.

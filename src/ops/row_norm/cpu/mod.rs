@@ -5,7 +5,7 @@ mod forward;
 mod residual;
 
 pub use backward::{backward, row_grad};
-pub use forward::{forward, inplace, NormByRow, NormRows, Normalise, WriteRow};
+pub use forward::{forward, inplace, MeasuredRow, NormByRow, NormRows, Normalise, WriteRow};
 pub use residual::add;
 
 use super::{Kind, RowNorm};

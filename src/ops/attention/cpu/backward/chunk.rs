@@ -355,12 +355,8 @@ struct AddParts<'a, T: Element> {
 impl<T: Element> Kernel for AddParts<'_, T> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Sums {
-            backward,
-            parts,
-            sums,
-            lens,
-        } = self.sums;
+        let (backward, parts) = (self.sums.backward, &self.sums.parts);
+        let (sums, lens) = (&self.sums.sums, &self.sums.lens);
         let g = backward.geometry();
         let count = parts.first().map_or(1, |part| part.count);
         let part = &parts[self.head * count];

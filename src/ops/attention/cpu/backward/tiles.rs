@@ -3,11 +3,11 @@
 use super::Backward;
 use crate::cpu::element::Element;
 use crate::cpu::math;
-use crate::cpu::matmul::micro::{cols_of_tile, pack, rows_of_tile, Tile, COLS};
+use crate::cpu::matmul::micro::{pack, rows_of_tile, COLS};
 use crate::cpu::simd::Simd;
 use crate::ops::attention::cpu::call::{Call, Query};
 use crate::ops::attention::cpu::scores::{self, Factors, KeptSlopes};
-use crate::ops::attention::cpu::spans::{seen, touches, zero, Span};
+use crate::ops::attention::cpu::spans::{self, seen, zero, Span};
 use crate::ops::attention::cpu::{KEY_BLOCK, SCORE_ROW};
 use crate::ops::attention::geometry::Geometry;
 use std::ops::Range;
@@ -166,33 +166,15 @@ impl Tiles {
         slot: usize,
         len: usize,
     ) {
-        let (rows, cols) = (rows_of_tile::<S>(), cols_of_tile::<S>());
         let products = [
             (g.dim, self.q, self.keys, self.weights),
             (g.value_dim, self.grad, self.values, self.slopes),
         ];
-        for (k, a, b, c) in products {
-            let packed = pack::columns::<S, T>(k);
-            for col in (0..len).step_by(cols) {
-                for (panel, span) in spans.iter().enumerate() {
-                    if !touches::<S>(span, col) {
-                        continue;
-                    }
-                    // SAFETY: there is a strip and `rows` rows of scores for each panel, and a strip of the block for
-                    // each `cols` of its keys.
-                    unsafe {
-                        Tile {
-                            k: 0,
-                            a: a.add(panel * rows * packed),
-                            a_step: 0,
-                            b: b.add(slot * KEY_BLOCK * k + col * packed),
-                            c: c.add(panel * rows * SCORE_ROW + col),
-                            c_row: SCORE_ROW,
-                            add: false,
-                        }
-                        .of_strips::<S, T>(s, k)
-                    }
-                }
+        for (dim, a, b, c) in products {
+            // SAFETY: there is a strip and the rows of a tile for each panel, and a strip of the block for each tile's keys.
+            unsafe {
+                let b = b.add(slot * KEY_BLOCK * dim);
+                spans::multiply::<S, T>(s, (spans, len), dim, (a, b), c)
             }
         }
     }

@@ -17,13 +17,9 @@ pub(super) struct Join<'a, T: Element, R> {
 impl<T: Element, R> Kernel for Join<'_, T, R> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Results {
-            width,
-            maxima,
-            sums,
-            values,
-        } = self.results;
-        let mut total = vec![0f32; *width];
+        let (width, maxima) = (self.results.width, &self.results.maxima);
+        let (sums, values) = (&self.results.sums, &self.results.values);
+        let mut total = vec![0f32; width];
         for head in self.heads {
             let segment = &self.call.segments[head.segment];
             for r in 0..head.rows {
@@ -46,8 +42,8 @@ impl<T: Element, R> Kernel for Join<'_, T, R> {
                         false => (maxima[at] - base).exp(),
                     };
                     sum += sums[at] * factor;
-                    let row = &values[at * width..][..*width];
-                    for i in (0..*width).step_by(S::LANES) {
+                    let row = &values[at * width..][..width];
+                    for i in (0..width).step_by(S::LANES) {
                         // SAFETY: both rows have whole vectors.
                         unsafe {
                             let x = s.load_f32(row.as_ptr().add(i));

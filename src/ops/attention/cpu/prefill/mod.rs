@@ -19,7 +19,7 @@ mod softmax;
 use super::call::{Call, Query};
 use super::output::Output;
 use super::rows::{Block, KvRows};
-use super::spans::{spans, touches, Span};
+use super::spans::{multiply, spans, Span};
 use super::{KEY_BLOCK, SCORE_ROW};
 use crate::cpu::element::Element;
 use crate::cpu::matmul::micro::{cols_of_tile, pack, rows_of_tile, Tile, COLS, ROWS};
@@ -208,29 +208,11 @@ impl<T: Element, R: KvRows> Chunks<'_, T, R> {
     /// The scores of a block, without their scale.
     #[inline(always)]
     fn multiply_keys<S: Simd>(&self, s: S, spans: &[Span], slot: usize, len: usize) {
-        let (rows, cols) = (rows_of_tile::<S>(), cols_of_tile::<S>());
         let (dim, tiles) = (self.call.geometry.dim, &self.tiles);
-        let packed = pack::columns::<S, T>(dim);
-        for col in (0..len).step_by(cols) {
-            for (panel, span) in spans.iter().enumerate() {
-                if !touches::<S>(span, col) {
-                    continue;
-                }
-                // SAFETY: the memory has a strip of queries and `rows` rows of scores for each panel, and a strip of keys
-                // for each `cols` of a block's.
-                unsafe {
-                    Tile {
-                        k: 0,
-                        a: tiles.q.add(panel * rows * packed),
-                        a_step: 0,
-                        b: tiles.keys.add((slot * KEY_BLOCK) * dim + col * packed),
-                        c: tiles.scores.add(panel * rows * SCORE_ROW + col),
-                        c_row: SCORE_ROW,
-                        add: false,
-                    }
-                    .of_strips::<S, T>(s, dim)
-                }
-            }
+        // SAFETY: the memory has a strip of queries and the rows of a tile for each panel, and a strip of keys for each tile's.
+        unsafe {
+            let keys = tiles.keys.add(slot * KEY_BLOCK * dim);
+            multiply::<S, T>(s, (spans, len), dim, (tiles.q, keys), tiles.scores)
         }
     }
 
