@@ -232,7 +232,8 @@ fn scores_that_grow_agree_with_the_reference() -> Result<()> {
 }
 
 /// Scores of ±80, whose exponentials span all of f32, against a composition in f64. A score of 80 that is a sum of 8 products in
-/// f32 is off by up to 80 · 8 · 2⁻²⁴ = 4e-5, and so is a weight, relative to itself; a gradient has that of two weights.
+/// f32 is off by up to 80 · 8 · 2⁻²⁴ = 4e-5, so that a weight is, relative to itself, by 8e-5, and a mean of values up to 2 by
+/// 1.6e-4. Gradients are differences of such means.
 #[test]
 fn large_scores_agree_with_f64() -> Result<()> {
     for device in devices() {
@@ -262,13 +263,14 @@ fn large_scores_agree_with_f64() -> Result<()> {
             let got = attention(&q, &k, &v, &config)?;
             let want = reference(&wide_q, &wide_k, &wide_v, &config)?;
             let cpu = |t: &Tensor| t.to_device(&Device::Cpu);
-            assert_within(&cpu(&got)?, &want, &what, 4e-5)?;
+            let largest = values(&want)?.into_iter().fold(0f32, |m, x| m.max(x.abs()));
+            assert_within(&cpu(&got)?, &want, &what, 1.6e-4 / largest)?;
             let got = got.sqr()?.sum_all()?.backward()?;
             let want = want.sqr()?.sum_all()?.backward()?;
             for (var, wide) in [(&q, &wide_q), (&k, &wide_k), (&v, &wide_v)] {
                 let got = got.get(var).expect("a gradient");
                 let want = want.get(wide).expect("a gradient");
-                assert_within(&cpu(got)?, want, &what, 8e-5)?;
+                assert_within(&cpu(got)?, want, &what, 5e-4)?;
             }
         }
     }

@@ -271,10 +271,17 @@ fn of_codes() -> Vec<OpCase> {
     let of = |name: &str, rest: &[Arg], schemes: [Scheme; 2], config: Config| {
         let kv = [K_OF_FOUR.constant(), V_OF_FOUR.constant()];
         let codes = move |t: &[Tensor]| -> Result<[KvCodes; 2]> {
-            Ok([
+            let mut codes = [
                 fixed_codes(&t[1], 7, schemes[0])?,
                 fixed_codes(&t[2], 8, schemes[1])?,
-            ])
+            ];
+            // A dtype that is not q's is one that the codes must not have.
+            for (codes, x) in codes.iter_mut().zip(&t[1..]) {
+                if x.dtype() != t[0].dtype() {
+                    codes.scales = codes.scales.to_dtype(x.dtype())?;
+                }
+            }
+            Ok(codes)
         };
         let args = [&[Q][..], &kv, rest].concat();
         OpCase::new(

@@ -55,7 +55,13 @@ pub fn attention_codes(
         config: config.clone(),
     };
     let held = op.held();
-    let names = [&["q"][..], &vec!["an argument"; held.len()]].concat();
+    let names = [
+        ("k", keys.tensors().count()),
+        ("v", values.tensors().count()),
+    ];
+    let names = names.map(|(name, count)| vec![name; count]).concat();
+    let rest = op.op().arg_names().split_off(3);
+    let names = [&["q"][..], &names, &rest].concat();
     check::same_device(NAME, &names, &[&[q][..], &held].concat())?;
     let tracks = q.track_op() || held.iter().any(|t| t.track_op());
     if op.bits().is_some() && !tracks && check::has_kernel(q) && q.elem_count() > 0 {
