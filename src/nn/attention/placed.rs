@@ -54,14 +54,27 @@ pub(super) fn attend(
     check::on_behalf_of(name, "attention", y)
 }
 
-/// Queries that share a table of ALiBi's bias. More make the table larger, fewer make attention begin anew more often.
+/// Queries that are attended to at once with ALiBi's bias. More make the table of the bias larger, fewer make attention begin anew
+/// more often.
 const BLOCK: usize = 64;
+
+/// The queries of a block. In a backward pass, the gradients of all keys and values exist for each block at the same time. This
+/// number makes these gradients about as large as the table, which has a row for each query of a block.
+fn block_of([q, k, v]: [&Tensor; 3], queries: usize) -> usize {
+    let tracked = [q, k, v].iter().any(|t| t.track_op());
+    let dim = q.dims().last().copied().unwrap_or(1);
+    match tracked {
+        true => ((queries as f64 * dim as f64).sqrt() as usize).max(1),
+        false => BLOCK,
+    }
+    .next_multiple_of(BLOCK)
+}
 
 /// [`attend`] with ALiBi's bias: `−slope · |position − j|` is added to the score of key j, with a slope for each head, `[heads]` in
 /// f32, which may be trained. The config has no mask.
 ///
 /// The bias of row r of a block of queries depends on r and on the key's distance from the block alone, so that one table
-/// `[heads, BLOCK, queries + keys]` serves all blocks, each by a view that begins where its keys do.
+/// `[heads, block, queries + keys]` serves all blocks, each by a view that begins where its keys do.
 pub(super) fn attend_with_slopes(
     name: &'static str,
     [q, k, v]: [&Tensor; 3],
@@ -74,17 +87,18 @@ pub(super) fn attend_with_slopes(
     if queries == 0 || keys == 0 {
         return attend(name, [q, k, v], first, config);
     }
-    // Of the last block.
-    let last = (queries - 1) / BLOCK * BLOCK;
+    let block = block_of([q, k, v], queries);
+    // The first query of the last block.
+    let last = (queries - 1) / block * block;
     let distance =
         |row: usize, column: usize| (first + (last + row) as i64 - column as i64).abs() as f32;
-    let rows = queries.min(BLOCK);
+    let rows = queries.min(block);
     let distances = table(rows, last + keys, q.device(), |i, j| -distance(i, j))?;
     let bias = slopes.reshape(((), 1, 1))?.broadcast_mul(&distances)?;
     let bias = bias.to_dtype(q.dtype())?;
-    let mut outputs = Vec::with_capacity(last / BLOCK + 1);
-    for start in (0..=last).step_by(BLOCK) {
-        let count = (queries - start).min(BLOCK);
+    let mut outputs = Vec::with_capacity(last / block + 1);
+    for start in (0..=last).step_by(block) {
+        let count = (queries - start).min(block);
         let of_block = bias.narrow(1, 0, count)?;
         let config = AttentionConfig {
             mask: Some(of_block.narrow(D::Minus1, last - start, keys)?),
