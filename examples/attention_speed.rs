@@ -1,5 +1,5 @@
-//! What attention costs beside what it must: a decoder's next token beside a plain read of the same keys and values, as f32 and as
-//! codes, and causal attention beside full attention.
+//! What attention costs beside what it must: a decoder's next token beside a plain read and a copy of the same keys and values, as
+//! f32 and as codes, and causal attention beside full attention.
 //!
 //!     cargo run --release --example attention_speed
 
@@ -49,8 +49,8 @@ fn read(words: &[u64]) -> u64 {
     sums.iter().fold(rest, |sum, n| sum.wrapping_add(*n))
 }
 
-/// Milliseconds of reading as many bytes, shared by all threads, the median of 200 rounds.
-fn time_of_reading(bytes: usize) -> f64 {
+/// Milliseconds of a pass over as many bytes, shared by all threads, the median of 200 rounds: of a sum, or of a copy.
+fn time_of_pass(bytes: usize, copies: bool) -> f64 {
     let threads = get_num_threads();
     let words = Arc::new(vec![1u64; bytes / 8]);
     let barrier = Arc::new(Barrier::new(threads));
@@ -59,11 +59,15 @@ fn time_of_reading(bytes: usize) -> f64 {
         let (words, barrier) = (words.clone(), barrier.clone());
         move || {
             let part = &words[i * share..words.len().min((i + 1) * share)];
+            let mut copy = part.to_vec();
             let mut times = Vec::new();
             for _ in 0..200 {
                 barrier.wait();
                 let start = Instant::now();
-                black_box(read(black_box(part)));
+                match copies {
+                    true => black_box(&mut copy).copy_from_slice(black_box(part)),
+                    false => drop(black_box(read(black_box(part)))),
+                }
                 barrier.wait();
                 times.push(start.elapsed().as_secs_f64() * 1e3);
             }
@@ -85,7 +89,10 @@ fn main() -> Result<()> {
         ..Default::default()
     };
     println!("1 query of {HEADS} heads, {KEYS} keys of {KV_HEADS} heads of {DIM}");
-    println!("{:10} {:>9} {:>9} {:>9}", "cache", "ms", "read ms", "share");
+    println!(
+        "{:10} {:>9} {:>9} {:>9} {:>9} {:>9}",
+        "cache", "ms", "read ms", "share", "memcpy ms", "share"
+    );
     let config = FixedKvConfig::new(1, KV_HEADS, DIM, KEYS);
     for (name, config, dtype) in [
         ("f32", config, DType::F32),
@@ -100,8 +107,13 @@ fn main() -> Result<()> {
         cache.append(&token, &token)?;
         let q = normal(&[1, HEADS, 1, DIM])?.to_dtype(dtype)?;
         let ms = time(|| cache.attend(&q, &causal).map(drop))?;
-        let read = time_of_reading(cache.bytes());
-        println!("{name:10} {ms:9.3} {read:9.3} {:8.0} %", 100.0 * read / ms);
+        let [read, copy] = [false, true].map(|copies| time_of_pass(cache.bytes(), copies));
+        let share = |pass: f64| 100.0 * pass / ms;
+        println!(
+            "{name:10} {ms:9.3} {read:9.3} {:7.0} % {copy:9.3} {:7.0} %",
+            share(read),
+            share(copy)
+        );
     }
     println!("\n1 × {HEADS} × 512 × {DIM}");
     for dtype in [DType::F32, DType::BF16] {
