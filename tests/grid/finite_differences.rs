@@ -7,8 +7,10 @@ use super::Point;
 use crate::cases::Fill;
 use candle_core::{DType, Device, Result, Tensor};
 
-/// Two evaluations for each element: larger arguments are left to autograd.
+/// Two evaluations for each element: larger arguments are left to autograd, and so are those of calls that take long.
 const MOST: usize = 1000;
+/// The most elements of an argument times the elements of all arguments, which an evaluation reads.
+const MOST_READ: usize = 1 << 20;
 
 /// Truncation (h²) and cancellation (1e-16/h) both stay far below the f32 tolerance.
 const STEP: f64 = 1e-4;
@@ -21,7 +23,11 @@ pub fn agree(point: &Point) -> Result<Verdict> {
     let got = gradients(&point.case.fused, &inputs, point.dtype)?;
     let exact = check::exact(&inputs)?;
     let wanted = point.case.args.iter().enumerate();
-    let wanted = wanted.filter(|(i, a)| a.grad && inputs[*i].elem_count() <= MOST);
+    let all_elements: usize = inputs.iter().map(Tensor::elem_count).sum();
+    let wanted = wanted.filter(|(i, a)| {
+        let count = inputs[*i].elem_count();
+        a.grad && count <= MOST && count * all_elements <= MOST_READ
+    });
     all(wanted, |(i, arg)| {
         let want = differences(point, &exact, i)?;
         let verdict = match &got[i] {
