@@ -122,7 +122,8 @@ kernels_that_never_ran() {
 # The whole grid in one order, halved for two cores, and the reduced one in two others, with the same results.
 softmetal_tests() {
     softmetal_cargo test --workspace --exclude candle-fused
-    softmetal_cargo test -p candle-fused --lib --test work -- metal:: attention lora matmul conv2d linear quantize
+    softmetal_cargo test -p candle-fused --lib -- metal::
+    softmetal_cargo test -p candle-fused --test work
 
     local coverage=$PWD/target/softmetal-coverage.txt other status=0
     rm -f "$coverage" target/digests-*.txt

@@ -7,6 +7,8 @@ use candle_fused::ops::{
     CrossEntropyConfig, KlDiv, LinearCrossEntropyConfig, LossReduction,
 };
 
+type Loss<'a> = &'a dyn Fn() -> Result<Tensor>;
+
 const REDUCTIONS: [LossReduction; 3] =
     [LossReduction::Mean, LossReduction::Sum, LossReduction::None];
 
@@ -60,7 +62,7 @@ fn losses_take_two_dispatches_at_most() -> Result<()> {
                     reduction,
                     ..Default::default()
                 };
-                let losses: [(&str, &dyn Fn() -> Result<Tensor>, usize); 4] = [
+                let losses: [(&str, Loss, usize); 4] = [
                     ("cross_entropy", &|| cross_entropy(&x, &target, &config), 1),
                     ("cross_entropy", &|| nll(&x, &target, &plain), 2),
                     ("cross_entropy", &|| token_log_probs(&x, &target), 1),

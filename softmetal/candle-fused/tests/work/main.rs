@@ -114,7 +114,8 @@ fn lora_of_one_row_reads_each_weight_once() -> Result<()> {
                 candle_fused::ops::lora(&x, &w, None, &a, &b, 0.5)
             })?;
             let stock = work(&device, || {
-                candle_fused::reference::lora::reference(&x, &w, None, &a, &b, 0.5)
+                let adapter = candle_fused::ops::Adapter::new(&a, &b, 0.5);
+                candle_fused::reference::lora::reference(&x, &w, None, adapter)
             })?;
             let ratio = |work: &Work| work.read as f64 / needed;
             println!(
