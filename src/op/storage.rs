@@ -223,6 +223,8 @@ fn nested<S: KernelStorage>(
     S::read(name, now, &mut |read| {
         for (i, arg) in read.iter().enumerate() {
             admit(name, called, args.len() + i, arg)?;
+            // An in-place op of a user's may have put a storage of another dtype into the tensor.
+            check::same_dtype(name, now[i].dtype(), "a storage", arg.0.dtype())?;
         }
         if rest.is_empty() && args.is_empty() {
             return f(read);

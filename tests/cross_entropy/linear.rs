@@ -2,7 +2,7 @@
 
 use super::{logits, numbers, DTYPES};
 use crate::devices::devices;
-use candle_core::{DType, Device, Result, Tensor, Var};
+use candle_core::{CustomOp3, DType, Device, Result, Tensor, Var};
 use candle_fused::ops::{
     linear_cross_entropy, linear_cross_entropy_grads, CrossEntropyConfig, LinearCrossEntropy,
     LinearCrossEntropyConfig, LossReduction,
@@ -179,9 +179,10 @@ fn a_second_backward_pass_gives_the_same() -> Result<()> {
                     reduction,
                     ..Default::default()
                 };
-                let loss = linear_cross_entropy(&x, &w, &target, &linear(config, 4))?;
                 for scale in [1.0, 0.3] {
-                    let loss = (&loss * scale)?;
+                    // A new loss each time: the first pass gives the saved gradients away, the second computes them again.
+                    let loss = linear_cross_entropy(&x, &w, &target, &linear(config.clone(), 4))?;
+                    let loss = (loss * scale)?;
                     let (first, second) = (loss.backward()?, loss.backward()?);
                     for var in [&x, &w] {
                         let of = |grads: &candle_core::backprop::GradStore| {
@@ -230,6 +231,51 @@ fn gradients_without_a_graph() -> Result<()> {
                 error.starts_with("linear_cross_entropy_grads: got"),
                 "{error}"
             );
+            let fewer = target.narrow(0, 0, 1)?;
+            let error = linear_cross_entropy_grads(&x, &w, &fewer, &Default::default());
+            let error = error.unwrap_err().to_string();
+            assert!(
+                error.starts_with("linear_cross_entropy_grads: got"),
+                "{error}"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// A backward that a user calls by hand, with tensors that do not fit each other.
+#[test]
+fn misfits_of_a_backward_by_hand_are_errors() -> Result<()> {
+    for device in devices() {
+        let (x, w, target) = head(DType::F32, device)?;
+        let grad = Tensor::ones((), DType::F32, device)?;
+        for reduction in [LossReduction::Mean, LossReduction::None] {
+            let config = CrossEntropyConfig {
+                reduction,
+                ..Default::default()
+            };
+            let op = LinearCrossEntropy {
+                config: linear(config, 4),
+            };
+            let narrow = |t: &Tensor, dim: usize, len: usize| {
+                Var::from_tensor(&t.narrow(dim, 0, len)?.contiguous()?)
+            };
+            let few_columns = narrow(&w, 1, 1)?;
+            let few_targets = target.narrow(0, 0, 1)?;
+            let half = Var::from_tensor(&w.to_dtype(DType::F16)?)?;
+            for (w, target) in [
+                (&few_columns, &target),
+                (&w, &few_targets),
+                (&half, &target),
+            ] {
+                let grads = CustomOp3::bwd(&op, &x, w, target, &grad, &grad);
+                assert!(
+                    grads.is_err(),
+                    "{reduction:?} {:?} {:?}",
+                    w.dims(),
+                    target.dims()
+                );
+            }
         }
     }
     Ok(())

@@ -97,7 +97,10 @@ fn a_failed_step_leaves_the_cache_as_it_was() -> Result<()> {
             says(refused, &["attention: got mask of shape [7, 7]"]);
             assert_eq!(growing.current_seq_len(), start);
             let refused = failing.forward_fixed(&chunk, &mut fixed, &[n, n]);
-            says(refused, &["attention: got sinks of shape [3]"]);
+            says(
+                refused,
+                &["Attention::forward_fixed: got sinks of shape [3]"],
+            );
             assert_eq!(fixed.lengths(), [start, start]);
             let got = layer.forward_with(&chunk, None, Some(&mut growing))?;
             assert!(error(&got, &want)? < 1e-5);

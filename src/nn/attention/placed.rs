@@ -38,7 +38,11 @@ pub(super) fn attend(
         true => x.narrow(dim, 0, seen as usize),
         false => Ok(x.clone()),
     };
-    let cut_mask = |mask: &Tensor| cut(mask, mask.rank() - 1);
+    // A mask without dims is the same for all keys.
+    let cut_mask = |mask: &Tensor| match mask.rank().checked_sub(1) {
+        Some(last) => cut(mask, last),
+        None => Ok(mask.clone()),
+    };
     let moved = first - (seen - queries);
     let config = AttentionConfig {
         causal: false,

@@ -24,11 +24,12 @@ pub fn with_loss(
     wanted: [bool; 2],
 ) -> Result<(Tensor, Option<Tensor>, Option<Tensor>)> {
     check::same_device(name, super::Loss::ARGS, args)?;
-    op.check(name, &op::specs(args))?;
     if !check::has_kernel(args[0]) {
-        return by_reference(op, args, wanted);
+        op.check(name, &op::specs(args))?;
+        return check::on_behalf_of(name, NAME, by_reference(op, args, wanted));
     }
-    let (loss, [dx, dw]) = make(op, args, wanted)?;
+    let made = make(op, args, wanted);
+    let (loss, [dx, dw]) = check::on_behalf_of(name, NAME, made)?;
     let shape = loss_shape(op.loss.reduction, args[0].dims());
     let of = |i: usize, made: Storage| match wanted[i] {
         true => finished(made, None, args[i]).map(Some),
@@ -64,21 +65,31 @@ fn tensor(storage: Storage, shape: Shape) -> Tensor {
     Tensor::from_storage(storage, shape, BackpropOp::none(), false)
 }
 
-/// The loss and the gradients, of arguments that have been checked.
+/// The loss and the gradients, of arguments that are checked here: a user may call a CustomOp's backward by hand.
 fn make(op: &Settings, args: &[&Tensor], wanted: [bool; 2]) -> Result<(Storage, Made)> {
     match args[0].device() {
         #[cfg(feature = "metal")]
         Device::Metal(_) => {
-            let run = |args: op::Args<_>| metal::run(op, args, None, wanted);
+            let run = |args: op::Args<_>| {
+                check_storages(op, args)?;
+                metal::run(op, args, None, wanted)
+            };
             let (loss, made) = op::with_storages(NAME, args, run)?;
             Ok((metal::storage(loss), made.map(metal::storage)))
         }
         _ => {
-            let run = |args: op::Args<_>| cpu::run(op, args, None, wanted);
+            let run = |args: op::Args<_>| {
+                check_storages(op, args)?;
+                cpu::run(op, args, None, wanted)
+            };
             let (loss, made) = op::with_storages(NAME, args, run)?;
             Ok((cpu::storage(loss), made.map(cpu::storage)))
         }
     }
+}
+
+fn check_storages<S: op::KernelStorage>(op: &Settings, args: op::Args<S>) -> Result<()> {
+    op.check(NAME, &args.iter().map(Spec::from).collect::<Vec<_>>())
 }
 
 /// The gradient of `input`, from the one for a gradient of 1 of the loss, whose memory it takes.

@@ -1,6 +1,6 @@
 //! The cross-entropy of the logits `x·Wᵀ`, which never exist as a whole.
 //!
-//! Rows are taken in chunks, whose logits are at most [`CHUNK`] f32 numbers:
+//! Rows are taken in chunks. Their logits are at most [`CHUNK`] f32 numbers, or those of the few rows that are spoken of below:
 //!
 //! ```text
 //!            W [V, H]                for each chunk of rows:

@@ -1,4 +1,4 @@
-//! Rows of q, k, v and gradients as the products read them, widened to f32.
+//! Rows of matrices as the products read them, widened to f32.
 //!
 //! ```text
 //! strips:  rows in groups of MR or N; of each group, for each column, its rows side by side   (a transposition)

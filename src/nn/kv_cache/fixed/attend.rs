@@ -68,6 +68,7 @@ impl FixedKvCache {
     pub fn attend(&self, q: &Tensor, config: &AttentionConfig) -> Result<Tensor> {
         let name = "FixedKvCache::attend";
         self.check_config(name, config)?;
+        check::same_dtype(name, self.dtype, "q", q.dtype())?;
         let dim = match config.layout {
             AttentionLayout::Bhsd => 2,
             AttentionLayout::Bshd => 1,
@@ -76,7 +77,8 @@ impl FixedKvCache {
         let in_graph = q.track_op() || config.sinks.as_ref().is_some_and(Tensor::track_op);
         let slots = self.slots();
         if let (Some(keys), Some(values)) = (self.key_codes(), self.value_codes()) {
-            return ops::attention_codes(q, &keys.first(slots)?, &values.first(slots)?, &config);
+            let y = ops::attention_codes(q, &keys.first(slots)?, &values.first(slots)?, &config);
+            return check::on_behalf_of(name, "attention_codes", y);
         }
         let read = |store: &Store| -> Result<Tensor> {
             let x = store.read(slots)?;
@@ -87,7 +89,8 @@ impl FixedKvCache {
                 AttentionLayout::Bshd => x.transpose(1, 2),
             }
         };
-        ops::attention(q, &read(&self.keys)?, &read(&self.values)?, &config)
+        let y = ops::attention(q, &read(&self.keys)?, &read(&self.values)?, &config);
+        check::on_behalf_of(name, "attention", y)
     }
 
     /// A config sees what the cache keeps and knows about.
@@ -114,11 +117,11 @@ impl FixedKvCache {
 
     /// What the tokens of the last append see.
     fn config_for(&self, tokens: usize, config: &AttentionConfig) -> Result<AttentionConfig> {
-        let whole = self
-            .sequences
-            .iter()
-            .all(|sequence| sequence.last == tokens);
-        Ok(match self.config.window.is_none() && whole {
+        let capacity = self.config.capacity;
+        let mut sequences = self.sequences.iter();
+        // Token t of a sequence is in slot t while no slot has been used twice.
+        let in_order = sequences.all(|seq| seq.last == tokens && seq.written <= capacity);
+        Ok(match in_order {
             true => AttentionConfig {
                 key_lengths: Some(self.key_lengths()?),
                 ..config.clone()

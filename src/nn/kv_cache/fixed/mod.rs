@@ -332,12 +332,13 @@ impl FixedKvCache {
         self.values.read(self.slots())
     }
 
-    /// The keys' codes, if they are quantised.
+    /// The codes of the keys, if they are quantised: of all slots, also of those that hold no token yet. [`KvCodes::first`] takes the
+    /// first ones.
     pub fn key_codes(&self) -> Option<KvCodes> {
         self.keys.codes()
     }
 
-    /// The values' codes, if they are quantised.
+    /// The codes of the values, as [`key_codes`](Self::key_codes).
     pub fn value_codes(&self) -> Option<KvCodes> {
         self.values.codes()
     }

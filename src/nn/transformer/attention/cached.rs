@@ -110,6 +110,7 @@ impl Attention {
             ..self.config.clone()
         };
         let y = cache.attend(&q, &config);
+        let y = check::on_behalf_of(FIXED, "FixedKvCache::attend", y);
         let y = y.and_then(|y| self.output.forward(&y.flatten_from(2)?));
         if y.is_err() {
             cache.take_back();

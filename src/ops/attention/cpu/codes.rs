@@ -4,6 +4,7 @@
 use super::call::Call;
 use super::compute;
 use super::rows::CodeRows;
+use crate::check;
 use crate::cpu::element::Element;
 use crate::op::{Arg, Args, OpResult, Spec};
 use crate::ops::attention::codes::{AttentionCodes, NAME};
@@ -28,6 +29,9 @@ fn forward<const BITS: usize>(
     held: Args<CpuStorage>,
 ) -> OpResult<CpuStorage> {
     let dtype = q.0.dtype();
+    if !matches!(dtype, DType::F32 | DType::F16 | DType::BF16) {
+        return Err(check::unsupported_dtype(NAME, dtype));
+    }
     let spec = Spec { layout: q.1, dtype };
     let geometry = op.geometry(NAME, spec)?;
     let [keys, values, rest] = op.parts(held);
