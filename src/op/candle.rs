@@ -170,7 +170,7 @@ pub(crate) fn forward<S: KernelStorage, const N: usize>(
     }
 }
 
-/// Runs an op of which at least one argument has no elements.
+/// Runs an op on arguments at least one of which is an empty tensor.
 #[cold]
 fn without_elements<S: KernelStorage, const N: usize>(
     op: &dyn AnyOp,

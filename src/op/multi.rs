@@ -32,8 +32,8 @@ use candle_core::{CpuStorage, Device, Result, Shape, Storage, Tensor};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::thread::{self, ThreadId};
 
-/// An op of up to nine inputs and any number of outputs. Its methods are those of [`Op`](super::Op), but for this:
-/// inputs may differ in dtype, so that [`MultiOp::check`] has to begin with `check::same_floats` where they must not.
+/// An op of up to nine inputs and any number of outputs. Its methods mean what the methods of [`Op`](super::Op) mean. One thing
+/// differs: inputs may differ in dtype, so that [`MultiOp::check`] has to begin with `check::same_floats` where they must not.
 /// The test `Sample` below is a small example with four inputs, two outputs and a saved tensor.
 pub(crate) trait MultiOp: Send + Sync + 'static {
     const ARGS: &'static [&'static str];

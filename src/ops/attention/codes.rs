@@ -7,8 +7,8 @@
 //!
 //! A number is made of its code in registers (few queries on either device), while keys and values are packed (many queries on the
 //! CPU) or staged in threadgroup memory (on Metal): never a tensor of all keys or values. Codes of 8 and of 4 bits are read
-//! this way; keys and values of other schemes, or with codes of different sizes, are dequantised first. Numbers are not
-//! rounded to q's dtype, as those of [`dequantize`](crate::ops::dequantize) are.
+//! this way; keys and values of other schemes, or with codes of different sizes, are dequantised first. Dequantised
+//! keys and values stay in f32 here, where [`dequantize`](crate::ops::dequantize) would round them to q's dtype.
 //!
 //! Codes get no gradient, but q, an additive mask and sinks do, by way of dequantised keys and values.
 
@@ -17,7 +17,7 @@ use super::geometry::{Geometry, Roles};
 use super::metal;
 use super::{cpu, Attend, Attention, AttentionConfig, AttentionLayout};
 use crate::check;
-use crate::op::{self, custom_op, kernels, signature, Args, Grads, Op, Spec};
+use crate::op::{self, custom_op, kernels, signature, Arg, Args, Grads, Op, Spec};
 use crate::quant::KvCodes;
 use candle_core::{DType, Layout, Result, Tensor};
 
@@ -134,6 +134,13 @@ impl Op for AttentionCodes {
     }
 }
 
+/// The arguments with other layouts.
+pub(crate) fn with_layouts<'a, S>(args: Args<'a, S>, layouts: &'a [Layout]) -> Vec<Arg<'a, S>> {
+    let args = args.iter().zip(layouts);
+    args.map(|(&(storage, _), layout)| (storage, layout))
+        .collect()
+}
+
 impl AttentionCodes {
     /// The bits of a code, if the kernels read codes of this size: 4 or 8.
     pub(crate) fn bits(&self) -> Option<u32> {
@@ -171,15 +178,23 @@ impl AttentionCodes {
         Geometry::new(name, &self.op().rules, None, &args)
     }
 
-    /// The layout `[batch, heads, tokens, ..]` of codes or scales with its dims in the order of q's.
-    pub(crate) fn oriented(&self, layout: &Layout) -> Result<Layout> {
+    /// The layout `[batch, heads, tokens, ..]` of codes, scales or offsets, with its dims in the order of q's.
+    fn oriented(&self, layout: &Layout) -> Result<Layout> {
         match self.config.layout {
             AttentionLayout::Bhsd => Ok(layout.clone()),
             AttentionLayout::Bshd => layout.transpose(1, 2),
         }
     }
 
-    /// The held arguments by their owners: those of the keys, of the values, and a mask, sinks and numbers of keys.
+    /// The layouts of all of these arguments, as `oriented` makes them.
+    pub(crate) fn layouts<S>(&self, args: Args<S>) -> Result<Vec<Layout>> {
+        args.iter()
+            .map(|(_, layout)| self.oriented(layout))
+            .collect()
+    }
+
+    /// The held arguments in three parts: the tensors of the keys' codes, the tensors of the values' codes, and the config's mask,
+    /// sinks and key lengths.
     pub(crate) fn parts<'a, S>(&self, held: Args<'a, S>) -> [Args<'a, S>; 3] {
         let (keys, rest) = held.split_at(self.keys.tensors().count());
         let (values, rest) = rest.split_at(self.values.tensors().count());

@@ -174,7 +174,7 @@ pub unsafe fn panels<S: Simd, T: Element>(
     unsafe { panels_of(s, rows, cols, &Elements(row), out) }
 }
 
-/// Panels of [`cols_of_tile`] columns, each of `padded` rows, of which those from `rows` on are zeros.
+/// Panels of [`cols_of_tile`] columns. Each panel has `padded` rows: first the source's `rows` rows, then rows of zeros.
 ///
 /// # Safety
 /// `source` has `rows` ≤ `padded` rows of `cols` numbers; `out` is valid for writes of `padded` times `cols` rounded up to a

@@ -93,7 +93,7 @@ impl Tile {
         }
     }
 
-    /// A's rows are those of a matrix.
+    /// As [`Tile::of_packed`], of an A that is not packed: a block of a matrix in memory, its rows `AI` elements apart.
     ///
     /// # Safety
     /// As for [`Tile::of_packed`], with the rows of A `AI` apart.

@@ -332,8 +332,8 @@ impl FixedKvCache {
         self.values.read(self.slots())
     }
 
-    /// The codes of the keys, if they are quantised: of all slots, also of those that hold no token yet. [`KvCodes::first`] takes the
-    /// first ones.
+    /// The codes of the keys in all slots, if the keys are quantised. Slots that hold no token yet are included;
+    /// [`KvCodes::first`] takes the codes of the first slots.
     pub fn key_codes(&self) -> Option<KvCodes> {
         self.keys.codes()
     }

@@ -31,7 +31,8 @@ impl AttentionSizes {
         }
     }
 
-    /// Fewer heads of keys and values, each of which serves several heads of queries.
+    /// Grouped-query attention: `kv_heads` heads of keys and values, and each of these heads serves `heads / kv_heads` heads of
+    /// queries.
     pub fn with_kv_heads(self, kv_heads: usize) -> Self {
         AttentionSizes { kv_heads, ..self }
     }

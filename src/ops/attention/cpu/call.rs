@@ -92,7 +92,7 @@ pub struct Query {
 
 impl<'a, T: Element> Call<'a, T> {
     pub fn new(op: &Attend, args: Args<'a, CpuStorage>) -> Result<Self> {
-        let specs: Vec<Spec> = args.iter().map(spec).collect();
+        let specs: Vec<Spec> = args.iter().map(Spec::from).collect();
         let geometry = op.geometry(NAME, &specs)?;
         let Roles { k, v, .. } = op.roles(args);
         let (k, v) = (Rows::new(geometry.axes, k)?, Rows::new(geometry.axes, v)?);
@@ -162,13 +162,6 @@ impl<'a, T: Element, R> Call<'a, T, R> {
     #[inline(always)]
     pub fn number(&self, query: &Query) -> usize {
         (query.batch * self.geometry.heads + query.head) * self.geometry.queries + query.at
-    }
-}
-
-fn spec<'a>(&(storage, layout): &Arg<'a, CpuStorage>) -> Spec<'a> {
-    Spec {
-        layout,
-        dtype: storage.dtype(),
     }
 }
 

@@ -7,7 +7,7 @@ use super::rows::CodeRows;
 use crate::check;
 use crate::cpu::element::Element;
 use crate::op::{Arg, Args, OpResult, Spec};
-use crate::ops::attention::codes::{AttentionCodes, NAME};
+use crate::ops::attention::codes::{with_layouts, AttentionCodes, NAME};
 use crate::ops::attention::geometry::Roles;
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, DType, Layout, Result};
@@ -50,12 +50,13 @@ fn forward<const BITS: usize>(
     // `Attend` counts k and v behind q, which are rows of codes here.
     let args = [&read[..1], &read[..1], &read].concat();
     let roles: Roles<Arg<CpuStorage>> = attend.roles(&args);
-    let layouts = |args: Args<CpuStorage>| -> Result<Vec<Layout>> {
-        args.iter().map(|(_, layout)| op.oriented(layout)).collect()
-    };
-    let (key_layouts, value_layouts) = (layouts(keys)?, layouts(values)?);
-    let k = CodeRows::<BITS>::new(geometry.axes, &op.keys, &with(keys, &key_layouts))?;
-    let v = CodeRows::<BITS>::new(geometry.axes, &op.values, &with(values, &value_layouts))?;
+    let (key_layouts, value_layouts) = (op.layouts(keys)?, op.layouts(values)?);
+    let k = CodeRows::<BITS>::new(geometry.axes, &op.keys, &with_layouts(keys, &key_layouts))?;
+    let v = CodeRows::<BITS>::new(
+        geometry.axes,
+        &op.values,
+        &with_layouts(values, &value_layouts),
+    )?;
     let call = Call::<f32, _>::with_rows(&attend, geometry, &roles, (k, v))?;
     let (y, _, _) = compute(&call, false);
     let (y, dims) = (f32::wrap(y), geometry.output());
@@ -64,13 +65,6 @@ fn forward<const BITS: usize>(
         dtype => y.to_dtype(&Layout::contiguous(dims.as_slice()), dtype)?,
     };
     Ok((y, dims.into()))
-}
-
-/// The arguments with other layouts.
-fn with<'a>(args: Args<'a, CpuStorage>, layouts: &'a [Layout]) -> Vec<Arg<'a, CpuStorage>> {
-    let args = args.iter().zip(layouts);
-    args.map(|(&(storage, _), layout)| (storage, layout))
-        .collect()
 }
 
 /// A copy in f32 of an argument of 16 bits.

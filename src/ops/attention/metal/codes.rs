@@ -5,11 +5,11 @@ use super::forward::compute;
 use crate::check;
 use crate::metal::Launch;
 use crate::op::{Arg, Args, OpResult, Spec};
-use crate::ops::attention::codes::{AttentionCodes, NAME};
+use crate::ops::attention::codes::{with_layouts, AttentionCodes, NAME};
 use crate::ops::attention::geometry::{Geometry, Roles};
 use crate::quant::{KvCodes, Levels};
 use candle_core::backend::BackendStorage;
-use candle_core::{Layout, MetalStorage, Result};
+use candle_core::{MetalStorage, Result};
 
 /// What kernels/attention_codes.metal calls `AttentionCodeParams`.
 #[repr(C)]
@@ -94,11 +94,11 @@ pub fn forward_codes(
     // `Attend` counts k and v behind q, which are rows of codes here.
     let args = [&[q, q, q][..], rest].concat();
     let roles: Roles<Arg<MetalStorage>> = attend.roles(&args);
-    let layouts = |args: Args<MetalStorage>| -> Result<Vec<Layout>> {
-        args.iter().map(|(_, layout)| op.oriented(layout)).collect()
-    };
-    let (key_layouts, value_layouts) = (layouts(keys)?, layouts(values)?);
-    let (keys, values) = (with(keys, &key_layouts), with(values, &value_layouts));
+    let (key_layouts, value_layouts) = (op.layouts(keys)?, op.layouts(values)?);
+    let (keys, values) = (
+        with_layouts(keys, &key_layouts),
+        with_layouts(values, &value_layouts),
+    );
     let rows = (
         Rows::new(&geometry, keys[0])?,
         Rows::new(&geometry, values[0])?,
@@ -136,13 +136,6 @@ pub fn forward_codes(
     let mut outputs = compute(&mut call, Some(&codes), false)?.into_iter();
     let message = "got no output, expected one";
     outputs.next().ok_or_else(|| check::error(NAME, message))
-}
-
-/// The arguments with other layouts.
-fn with<'a>(args: Args<'a, MetalStorage>, layouts: &'a [Layout]) -> Vec<Arg<'a, MetalStorage>> {
-    let args = args.iter().zip(layouts);
-    args.map(|(&(storage, _), layout)| (storage, layout))
-        .collect()
 }
 
 /// What the codes of a scheme stand for.

@@ -203,7 +203,7 @@ impl Tiles {
             .rposition(|span| !span.is_empty())
             .map_or(0, |i| i + 1);
         for r in begin * rows..end * rows {
-            // SAFETY: there is a row for each query and for those that fill the last panel.
+            // SAFETY: there is a row for each query, and there are rows of padding up to the end of the last panel.
             let (weights, slopes) = unsafe {
                 (
                     self.weights.add(r * SCORE_ROW),

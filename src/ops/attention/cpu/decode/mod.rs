@@ -42,7 +42,8 @@ struct Head {
     rows: usize,
     /// Pieces of its keys.
     pieces: usize,
-    /// Where its results begin, counted in rows: those of all queries of its first piece, then of the next.
+    /// The first row of the head's results. There is a row for each query of the head's first piece, then a row for each query of
+    /// its second piece, and so on.
     at: usize,
 }
 

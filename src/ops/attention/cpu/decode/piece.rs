@@ -161,7 +161,8 @@ impl<T: Element, K: KvRows> Piece<'_, T, K> {
         let last = keys.end - 1;
         let mut key = keys.start;
         while key <= last {
-            // The last key fills up what is missing. Loops and no closures: what is not inlined has no vectors.
+            // Where fewer than J keys are left, the last key is taken again. These are loops and not closures: a closure that is not
+            // inlined would be compiled without the vector instructions.
             let mut rows = [k.row(batch, kv_head, base + key); J];
             for j in 1..J {
                 rows[j] = k.row(batch, kv_head, base + (key + j).min(last));

@@ -50,7 +50,7 @@ impl<T: Element, R: KvRows> Chunks<'_, T, R> {
                 continue;
             }
             for r in panel * rows..(panel + 1) * rows {
-                // SAFETY: the memory has a row for each query and for those that fill the last panel.
+                // SAFETY: the memory has a row for each query, and rows of padding up to the end of the last panel.
                 let (scores, sums) = unsafe {
                     (
                         tiles.scores.add(r * SCORE_ROW),
@@ -80,7 +80,7 @@ impl<T: Element, R: KvRows> Chunks<'_, T, R> {
 }
 
 /// Turns products of a query and the keys `(first, count)` into weights e^(score − max), in place. Returns the factor by which
-/// a larger maximum has changed those of earlier keys.
+/// the weights and sums of earlier keys have to be multiplied, because the maximum may have grown.
 ///
 /// # Safety
 /// `t` is valid for reads and writes of `count` elements, and the query sees these keys.
