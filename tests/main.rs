@@ -3,6 +3,7 @@
 mod architecture;
 mod arguments;
 mod attention;
+mod attention_codes;
 mod cases;
 mod conv2d;
 mod cross_entropy;

@@ -1,15 +1,20 @@
+mod codes;
+mod rejects;
+
+pub use rejects::rejects;
+
 use super::form::Form;
 use super::refused::{Refused, Wrong};
 use super::size::{size, Measured};
-use super::{call, zeros, Arg, Call, Fill, Grid, Kind, OpCase, Reject, Run, Size};
+use super::{call, Arg, Call, Fill, Grid, Kind, OpCase, Run, Size};
 use candle_core::{DType, Device, Result, Tensor, D};
 use candle_fused::ops::{
-    attention, attention_codes, Attention, AttentionCodes, AttentionConfig, AttentionDropout,
-    AttentionLayout, PackedSequences,
+    attention, Attention, AttentionCodes, AttentionConfig, AttentionDropout, AttentionLayout,
+    PackedSequences,
 };
-use candle_fused::quant::{KvCodes, Levels, ScaleScope, Scheme};
+use candle_fused::quant::{KvCodes, Scheme};
 use candle_fused::reference::attention::reference;
-use candle_fused::reference::quantize::reference_quantize;
+use codes::fixed_codes;
 
 const OP: &str = "attention";
 
@@ -249,119 +254,11 @@ pub fn cases() -> Vec<OpCase> {
         packed("packed_causal", true).hiding(),
     ];
     // The backward starts from the outputs, which have been rounded.
-    let cases = cases.into_iter().chain(of_codes()).map(OpCase::reduction);
+    let cases = cases
+        .into_iter()
+        .chain(codes::cases())
+        .map(OpCase::reduction);
     cases.map(OpCase::stepwise_gradients).collect()
-}
-
-/// Few queries and many, dims of several vectors and chunks, and of less than one. Groups of 4 divide the dims.
-const CODES: Grid = &[
-    &[2, 4, 3, 5, 4],
-    &[2, 4, 1, 600, 64],
-    &[1, 8, 13, 65, 36],
-    &[1, 4, 33, 65, 128],
-    &[1, 4, 2, 13, 260],
-    &[12, 4, 3, 9, 16],
-];
-/// Rows that end within a byte of two codes.
-const ODD: Grid = &[&[2, 4, 3, 5, 5], &[1, 4, 1, 70, 33], &[1, 4, 20, 40, 17]];
-
-/// Keys and values that are quantised: the arguments give their sizes alone, so that no dtype has codes of its own.
-fn of_codes() -> Vec<OpCase> {
-    type Config = fn(&[Tensor]) -> Result<AttentionConfig>;
-    let of = |name: &str, rest: &[Arg], schemes: [Scheme; 2], config: Config| {
-        let kv = [K_OF_FOUR.constant(), V_OF_FOUR.constant()];
-        let codes = move |t: &[Tensor]| -> Result<[KvCodes; 2]> {
-            let mut codes = [
-                fixed_codes(&t[1], 7, schemes[0])?,
-                fixed_codes(&t[2], 8, schemes[1])?,
-            ];
-            // A dtype that is not q's is one that the codes must not have.
-            for (codes, x) in codes.iter_mut().zip(&t[1..]) {
-                if x.dtype() != t[0].dtype() {
-                    codes.scales = codes.scales.to_dtype(x.dtype())?;
-                }
-            }
-            Ok(codes)
-        };
-        let args = [&[Q][..], &kv, rest].concat();
-        OpCase::new(
-            OP,
-            name,
-            &args,
-            move |t| {
-                let [k, v] = codes(t)?;
-                attention_codes(&t[0], &k, &v, &config(t)?)
-            },
-            move |t| {
-                let [k, v] = codes(t)?;
-                let numbers = |codes: KvCodes| {
-                    let x = codes.quantized()?.dequantize(DType::F32)?;
-                    x.to_dtype(t[0].dtype())
-                };
-                reference(&t[0], &numbers(k)?, &numbers(v)?, &config(t)?)
-            },
-        )
-        .grid(CODES)
-        .sizes([])
-    };
-    let group = ScaleScope::Group;
-    let (int8, uint8) = (Scheme::int8(group(4)), Scheme::uint8(ScaleScope::Row));
-    let int4 = Scheme::mlx(4, 4);
-    let zero4 = Scheme::new(Levels::ZeroPoint { bits: 4 }, ScaleScope::Row);
-    let mask = Arg::new("mask", Fill::Mask, |s| {
-        vec![s.dims()[0], 1, s.dims()[2], s.dims()[3]]
-    });
-    let none: Config = |_| Ok(AttentionConfig::default());
-    vec![
-        of(
-            "codes_int8",
-            &[],
-            [int8, Scheme::int8(ScaleScope::Row)],
-            none,
-        ),
-        of("codes_int4", &[], [int4, zero4], none),
-        of("codes_uint8_odd", &[], [uint8, uint8], none).grid(ODD),
-        of("codes_int4_odd", &[], [zero4, zero4], none).grid(ODD),
-        // Not read directly, but dequantised.
-        of("codes_of_two_sizes", &[], [int8, int4], none).grid(&[&[1, 4, 3, 5, 8]]),
-        of("codes_int8_causal", &[], [int8, uint8], |_| Ok(causal())).hiding(),
-        of("codes_int4_window", &[], [int4, int4], |_| {
-            Ok(AttentionConfig {
-                window_left: Some(7),
-                ..causal()
-            })
-        })
-        .hiding(),
-        of("codes_int8_mask", &[mask], [uint8, int8], masked),
-        of("codes_int4_lengths", &[], [zero4, int4], |t| {
-            lengths(t, true)
-        })
-        .hiding(),
-        of("codes_int8_everything", &[SINKS], [int8, int8], |t| {
-            Ok(AttentionConfig {
-                sinks: Some(t[3].clone()),
-                softcap: Some(6.0),
-                dropout: Some(DROPOUT),
-                window_left: Some(40),
-                ..lengths(t, true)?
-            })
-        })
-        .hiding()
-        .random(),
-    ]
-}
-
-/// Codes of keys or values in the shape of x, the same on every call.
-fn fixed_codes(x: &Tensor, seed: u64, scheme: Scheme) -> Result<KvCodes> {
-    let numbers = Fill::Signal.tensor(x.dims(), seed, DType::F32, &Device::Cpu)?;
-    let codes = reference_quantize(&numbers, scheme)?.to_device(x.device())?;
-    Ok(KvCodes {
-        codes: codes.codes().clone(),
-        scales: codes.scales().clone(),
-        offsets: codes.offsets().cloned(),
-        scheme,
-        head_dim: x.dim(D::Minus1)?,
-    })
 }
 
 const DROPOUT: AttentionDropout = AttentionDropout {
@@ -528,198 +425,6 @@ pub fn custom_ops() -> Result<Vec<Form>> {
         AttentionCodes { keys: KvCodes { scales: ones(&[5, 3, 7, 1])?, ..codes(8, 5)? }, values: codes(8, 5)?, config: config() } => CustomOp1;
         AttentionCodes { keys: KvCodes { offsets: None, ..codes(8, 5)? }, values: codes(8, 5)?, config: config() } => CustomOp1;
     })
-}
-
-type Change = fn(&Device, &mut AttentionConfig) -> Result<()>;
-
-/// Calls attention of 4 heads, 3 queries and 5 keys with a config that something is wrong with.
-fn wrong(d: &Device, change: Change) -> Result<()> {
-    let (q, k) = (zeros((2, 4, 3, 8), d)?, zeros((2, 2, 5, 8), d)?);
-    let mut config = AttentionConfig::default();
-    change(d, &mut config)?;
-    attention(&q, &k, &k, &config).map(drop)
-}
-
-const CODES_OP: &str = "attention_codes";
-
-type ChangeCodes = fn(&mut KvCodes, &mut KvCodes, &mut AttentionConfig) -> Result<()>;
-
-/// Calls attention_codes of 4 heads, 3 queries and 5 keys with something that is wrong.
-fn wrong_codes(d: &Device, change: ChangeCodes) -> Result<()> {
-    let codes = || fixed_codes(&zeros((2, 2, 5, 8), d)?, 1, Scheme::mlx(4, 4));
-    let (mut k, mut v, mut config) = (codes()?, codes()?, AttentionConfig::default());
-    change(&mut k, &mut v, &mut config)?;
-    attention_codes(&zeros((2, 4, 3, 8), d)?, &k, &v, &config).map(drop)
-}
-
-/// Codes of another number of keys.
-fn of_other_keys(v: &mut KvCodes, keys: usize) -> Result<()> {
-    let x = zeros((2, 2, keys, 8), v.codes.device())?;
-    *v = fixed_codes(&x, 1, v.scheme)?;
-    Ok(())
-}
-
-pub fn rejects() -> Vec<Reject> {
-    vec![
-        Reject::new(
-            OP,
-            "q of rank 3",
-            &["q", "[4, 3, 8]", "[batch, heads, sequence, dim]"],
-            |d| {
-                let (q, k) = (zeros((4, 3, 8), d)?, zeros((2, 2, 5, 8), d)?);
-                attention(&q, &k, &k, &AttentionConfig::default()).map(drop)
-            },
-        ),
-        Reject::new(
-            OP,
-            "keys of another dim",
-            &["k", "[2, 2, 5, 7]", "8"],
-            |d| {
-                let (q, k) = (zeros((2, 4, 3, 8), d)?, zeros((2, 2, 5, 7), d)?);
-                attention(&q, &k, &k, &AttentionConfig::default()).map(drop)
-            },
-        ),
-        Reject::new(
-            OP,
-            "values of other keys",
-            &["v", "[2, 2, 6, 8]", "5"],
-            |d| {
-                let (q, k) = (zeros((2, 4, 3, 8), d)?, zeros((2, 2, 5, 8), d)?);
-                attention(
-                    &q,
-                    &k,
-                    &zeros((2, 2, 6, 8), d)?,
-                    &AttentionConfig::default(),
-                )
-                .map(drop)
-            },
-        ),
-        Reject::new(OP, "heads that can't be shared", &["4 heads", "3"], |d| {
-            let (q, k) = (zeros((2, 4, 3, 8), d)?, zeros((2, 3, 5, 8), d)?);
-            attention(&q, &k, &k, &AttentionConfig::default()).map(drop)
-        }),
-        Reject::new(OP, "a dim of 513", &["513", "512"], |d| {
-            let q = zeros((1, 1, 2, 513), d)?;
-            attention(&q, &q, &q, &AttentionConfig::default()).map(drop)
-        }),
-        Reject::new(
-            OP,
-            "a mask of other keys",
-            &["mask", "[3, 4]", "[2, 4, 3, 5]"],
-            |d| {
-                wrong(d, |d, c| {
-                    c.mask = Some(zeros((3, 4), d)?);
-                    Ok(())
-                })
-            },
-        ),
-        Reject::new(OP, "a mask of u32", &["mask", "U32", "u8"], |d| {
-            wrong(d, |d, c| {
-                c.mask = Some(Tensor::zeros((3, 5), DType::U32, d)?);
-                Ok(())
-            })
-        }),
-        Reject::new(OP, "sinks of other heads", &["sinks", "[2]", "[4]"], |d| {
-            wrong(d, |d, c| {
-                c.sinks = Some(zeros(2, d)?);
-                Ok(())
-            })
-        }),
-        Reject::new(
-            OP,
-            "lengths of floats",
-            &["key_lengths", "F32", "u32"],
-            |d| {
-                wrong(d, |d, c| {
-                    c.key_lengths = Some(zeros(2, d)?);
-                    Ok(())
-                })
-            },
-        ),
-        Reject::new(
-            OP,
-            "lengths of another batch",
-            &["key_lengths", "[3]", "[2]"],
-            |d| {
-                wrong(d, |d, c| {
-                    c.key_lengths = Some(Tensor::zeros(3, DType::U32, d)?);
-                    Ok(())
-                })
-            },
-        ),
-        Reject::new(OP, "a softcap of 0", &["softcap", "0", "positive"], |d| {
-            wrong(d, |_, c| {
-                c.softcap = Some(0.0);
-                Ok(())
-            })
-        }),
-        Reject::new(OP, "a dropout of 1", &["p = 1", "p < 1"], |d| {
-            wrong(d, |_, c| {
-                c.dropout = Some(AttentionDropout { p: 1.0, seed: 0 });
-                Ok(())
-            })
-        }),
-        Reject::new(
-            CODES_OP,
-            "codes of other keys",
-            &["v", "[2, 2, 6, 8]", "5"],
-            |d| wrong_codes(d, |_, v, _| of_other_keys(v, 6)),
-        ),
-        Reject::new(
-            CODES_OP,
-            "scales of other groups",
-            &["scales of keys", "[2, 2, 5, 1]", "[2, 2, 5, 2]"],
-            |d| {
-                wrong_codes(d, |k, _, _| {
-                    k.scales = k.scales.narrow(3, 0, 1)?;
-                    Ok(())
-                })
-            },
-        ),
-        Reject::new(
-            CODES_OP,
-            "codes of floats",
-            &["codes of values", "F32", "U8"],
-            |d| {
-                wrong_codes(d, |_, v, _| {
-                    v.codes = v.codes.to_dtype(DType::F32)?;
-                    Ok(())
-                })
-            },
-        ),
-        Reject::new(CODES_OP, "no offsets", &["keys", "offsets: false"], |d| {
-            wrong_codes(d, |k, _, _| {
-                k.offsets = None;
-                Ok(())
-            })
-        }),
-        Reject::new(CODES_OP, "a scale for all", &["keys", "Tensor"], |d| {
-            wrong_codes(d, |k, _, _| {
-                k.scheme.scope = ScaleScope::Tensor;
-                Ok(())
-            })
-        }),
-        Reject::new(CODES_OP, "packed sequences", &["packed sequences"], |d| {
-            wrong_codes(d, |_, _, config| {
-                config.packed = Some(PackedSequences::new(&[0, 3], &[0, 5])?);
-                Ok(())
-            })
-        }),
-        Reject::new(
-            OP,
-            "packed sequences that end early",
-            &["4 queries", "5"],
-            |d| {
-                let q = zeros((5, 4, 8), d)?;
-                let packed = Some(PackedSequences::new(&[0, 4], &[0, 5])?);
-                let config = AttentionConfig {
-                    packed,
-                    ..Default::default()
-                };
-                attention(&q, &q, &q, &config).map(drop)
-            },
-        ),
-    ]
 }
 
 #[rustfmt::skip]
