@@ -16,9 +16,10 @@ use candle_core::{DType, Result, Shape, Tensor};
 /// ```
 ///
 /// Number i of the row, in group g = i / group, is `codes[i] · scales[g]` for [`Levels::Int8`](super::Levels::Int8),
-/// whose codes are in two's complement, and `codes[i] · scales[g] + offsets[g]` for
+/// whose codes are in two's complement, `(codes[i] − offsets[g]) · scales[g]` for
+/// [`Levels::ZeroPoint`](super::Levels::ZeroPoint), and `codes[i] · scales[g] + offsets[g]` for
 /// [`Levels::Affine`](super::Levels::Affine). So a product of q with a row is, group by group,
-/// `scales[g] · Σ q[i]·codes[i] + offsets[g] · Σ q[i]`.
+/// `scales[g] · Σ q[i]·codes[i] + offsets[g] · Σ q[i]` for the last of these.
 #[derive(Clone, Debug)]
 pub struct KvCodes {
     pub codes: Tensor,

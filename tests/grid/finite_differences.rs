@@ -3,8 +3,8 @@
 
 use super::check::{self, all, at, Verdict};
 use super::gradients::gradients;
-use super::Point;
-use crate::cases::Fill;
+use super::{Point, Sizes};
+use crate::cases::{self, Fill, Size};
 use candle_core::{DType, Device, Result, Tensor};
 
 /// Two evaluations for each element: larger arguments are left to autograd, and so are those of calls that take long.
@@ -12,8 +12,38 @@ const MOST: usize = 1000;
 /// The most elements of an argument times the elements of all arguments, which an evaluation reads.
 const MOST_READ: usize = 1 << 20;
 
+/// What is small enough of most ops.
+pub const SIZES: Sizes = Sizes::Only(&[&[3, 5]]);
+
 /// Truncation (h²) and cancellation (1e-16/h) both stay far below the f32 tolerance.
 const STEP: f64 = 1e-4;
+
+/// Whether the gradient to the argument of that index is checked, if all have so many elements.
+fn is_small_enough(counts: &[usize], argument: usize) -> bool {
+    let count = counts[argument];
+    count <= MOST && count * counts.iter().sum::<usize>() <= MOST_READ
+}
+
+/// Every gradient of every case is checked at some size.
+#[test]
+fn no_gradient_is_left_out() {
+    let mut left_out = Vec::new();
+    for case in cases::all().iter().filter(|case| !case.straight_through) {
+        let sizes = SIZES.of(case);
+        let of_size = |size: &Size| -> Vec<usize> {
+            let shapes = case.args.iter().map(|arg| (arg.shape)(*size));
+            shapes.map(|dims| dims.iter().product()).collect()
+        };
+        let counts: Vec<Vec<usize>> = sizes.iter().map(of_size).collect();
+        for (i, arg) in case.args.iter().enumerate().filter(|(_, arg)| arg.grad) {
+            let checked = |counts: &Vec<usize>| counts[i] > 0 && is_small_enough(counts, i);
+            if !counts.iter().any(checked) {
+                left_out.push(format!("{}: {}", case.id(), arg.name));
+            }
+        }
+    }
+    assert!(left_out.is_empty(), "{}", left_out.join("\n"));
+}
 
 pub fn agree(point: &Point) -> Result<Verdict> {
     if point.case.straight_through {
@@ -22,12 +52,9 @@ pub fn agree(point: &Point) -> Result<Verdict> {
     let inputs = point.inputs()?;
     let got = gradients(&point.case.fused, &inputs, point.dtype)?;
     let exact = check::exact(&inputs)?;
+    let counts: Vec<usize> = inputs.iter().map(Tensor::elem_count).collect();
     let wanted = point.case.args.iter().enumerate();
-    let all_elements: usize = inputs.iter().map(Tensor::elem_count).sum();
-    let wanted = wanted.filter(|(i, a)| {
-        let count = inputs[*i].elem_count();
-        a.grad && count <= MOST && count * all_elements <= MOST_READ
-    });
+    let wanted = wanted.filter(|(i, arg)| arg.grad && is_small_enough(&counts, *i));
     all(wanted, |(i, arg)| {
         let want = differences(point, &exact, i)?;
         let verdict = match &got[i] {

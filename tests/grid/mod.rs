@@ -208,7 +208,7 @@ macro_rules! grid {
             }
             #[test]
             fn finite_differences() {
-                run(OP, Sizes::Only(&[&[3, 5]]), ENOUGH, finite_differences::agree);
+                run(OP, finite_differences::SIZES, ENOUGH, finite_differences::agree);
             }
             #[test]
             fn specials() {

@@ -1,14 +1,22 @@
 //! Splitting work over Candle's own thread pool; small work stays on the calling thread.
 //!
-//! Candle's workers spin for a moment after each op, so that handing them the next one takes a
-//! microsecond or two. A second pool would take ten times that, and find the cores taken by the spinning.
+//! Candle's workers spin for a moment after each op, so that handing them the next one takes a microsecond or two. A second
+//! pool would find the cores taken by that spinning: beside stock ops, its threads start some 20 µs late or not at all.
+//!
+//! Candle's pool has one weakness: its caller spins until every worker has come and gone, and on a busy machine a worker
+//! may have no core for milliseconds. [`Patience`] measures that wait, and keeps work on the calling thread while it lasts.
+
+mod patience;
 
 use candle_core::utils::barrier_pool;
+use patience::Patience;
 use std::any::Any;
 use std::cell::Cell;
 use std::ops::Range;
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Work below this stays on the calling thread. One unit is a cheap element: a load, an add, a store, 0.1 ns. So this is
 /// 13 µs, several times what it takes to hand work to the pool.
@@ -61,26 +69,79 @@ fn split(n: usize, cost: usize, align: usize, work: &(dyn Fn(Range<usize>) + Syn
     if !is_shared(n, cost) || n <= align {
         return work(0..n);
     }
+    static PATIENCE: Patience = Patience::new();
     // Eight shares per thread even out a busy core.
     let share = n
         .div_ceil(8 * threads())
         .max(MIN_SHARE.div_ceil(cost.max(1)));
     let share = share.next_multiple_of(align);
-    // A panic that unwinds through the pool would poison its lock, and with it every later parallel op of the process,
-    // Candle's own too. So it is caught on its thread and goes on in the caller once the pool is free again.
+    // Candle's pool takes one call at a time: who finds it taken would only wait for it.
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    if PATIENCE.is_lost() || TAKEN.swap(true, Ordering::Acquire) {
+        let start = Instant::now();
+        work(0..n);
+        return PATIENCE.worked_alone(start.elapsed());
+    }
+    let shared = shared(n.div_ceil(share), &|i| {
+        work(i * share..n.min((i + 1) * share));
+    });
+    TAKEN.store(false, Ordering::Release);
+    match shared {
+        Ok(times) => PATIENCE.shared(times),
+        Err(payload) => resume_unwind(payload),
+    }
+}
+
+/// How long the calling thread took for shared work.
+struct Times {
+    /// For the shares that it claimed itself.
+    work: Duration,
+    shares: usize,
+    /// Then for the other threads.
+    wait: Duration,
+}
+
+/// Calls `work` with each number below `count`, on the threads of the pool. They claim numbers until none is left, and the
+/// calling thread claims them too: one that comes late or not at all leaves its part to the others.
+///
+/// A panic that unwinds through the pool would poison its lock, and with it every later parallel op of the process, Candle's own
+/// too. So it is caught on its thread and returned.
+fn shared(count: usize, work: &(dyn Fn(usize) + Sync)) -> Result<Times, Box<dyn Any + Send>> {
     let panicked: Mutex<Option<Box<dyn Any + Send>>> = Mutex::new(None);
-    barrier_pool().execute_chunked(n.div_ceil(share), |shares| {
+    let next = AtomicUsize::new(0);
+    let claimed = Mutex::new((Duration::ZERO, 0));
+    let start = Instant::now();
+    let caller = std::thread::current().id();
+    // As many items as threads; one that comes first takes several, and finds nothing left in the later ones.
+    barrier_pool().execute_chunked(threads(), |_| {
         let _busy = Busy::new();
-        let range = shares.start * share..n.min(shares.end * share);
-        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| work(range))) {
-            *panicked.lock().unwrap_or_else(PoisonError::into_inner) = Some(payload);
+        let mut shares = 0;
+        loop {
+            let i = next.fetch_add(1, Ordering::Relaxed);
+            if i >= count {
+                break;
+            }
+            shares += 1;
+            if let Err(payload) = catch_unwind(AssertUnwindSafe(|| work(i))) {
+                *panicked.lock().unwrap_or_else(PoisonError::into_inner) = Some(payload);
+            }
+        }
+        if shares > 0 && std::thread::current().id() == caller {
+            *claimed.lock().unwrap_or_else(PoisonError::into_inner) = (start.elapsed(), shares);
         }
     });
-    if let Some(payload) = panicked
+    let all = start.elapsed();
+    let (work, shares) = claimed.into_inner().unwrap_or_else(PoisonError::into_inner);
+    match panicked
         .into_inner()
         .unwrap_or_else(PoisonError::into_inner)
     {
-        resume_unwind(payload);
+        Some(payload) => Err(payload),
+        None => Ok(Times {
+            work,
+            shares,
+            wait: all - work,
+        }),
     }
 }
 

@@ -110,7 +110,7 @@ pub fn forward_codes(
         values: Scales::new(&geometry, &values)?,
         params: CodeParams::default(),
     };
-    let message = "got queries, keys or strides beyond 2^30, expected fewer";
+    let message = "got over 2^30 rows of q or keys, or strides of 2^27 or more from token to token; expected fewer";
     let fits = call.fits() && codes.keys.is_near() && codes.values.is_near();
     check::ensure(fits, NAME, message)?;
     let ([k_scales, k_offsets], [v_scales, v_offsets]) =

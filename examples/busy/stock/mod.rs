@@ -1,0 +1,6 @@
+//! The model with stock Candle's layers.
+
+pub use candle_nn as nn;
+
+#[path = "../model.rs"]
+pub mod model;
