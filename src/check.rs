@@ -127,6 +127,7 @@ pub fn tokens(op: &str, name: &str, x: &Tensor, dim: usize) -> Result<usize> {
 }
 
 /// At least one dim.
+#[inline]
 pub fn has_dims(op: &str, x: &Layout) -> Result<()> {
     let message = "got a scalar (rank 0), expected rank 1 or more";
     ensure(!x.dims().is_empty(), op, message)
@@ -157,6 +158,7 @@ pub fn same_dtype(op: &str, x: DType, name: &str, other: DType) -> Result<()> {
 }
 
 /// `other` (called `name`) has x's shape.
+#[inline]
 pub fn same_shape(op: &str, x: Spec<'_>, name: &str, other: Spec<'_>) -> Result<()> {
     let (got, expected) = (other.shape(), x.shape());
     let message = format_args!("got {name} of shape {got:?}, expected x's {expected:?}");
@@ -183,6 +185,7 @@ pub fn broadcasts(op: &str, x: Spec<'_>, name: &str, other: Spec<'_>) -> Result<
 }
 
 /// `other` (called `name`) is a vector of `len` elements, one for each `of_what` of x.
+#[inline]
 pub fn vector<'a>(
     op: &str,
     name: &str,
@@ -199,6 +202,7 @@ pub fn vector<'a>(
 }
 
 /// A positive, finite epsilon.
+#[inline]
 pub fn eps(op: &str, eps: f64) -> Result<()> {
     let message = format_args!("got eps = {eps}, expected a positive number");
     ensure(eps > 0.0 && eps.is_finite(), op, message)
@@ -213,6 +217,7 @@ pub fn untracked(op: &str, x: &Tensor) -> Result<()> {
 }
 
 /// A tensor that an op struct holds beside its arguments gets no gradient, so that one which tracks it must not be given.
+#[inline]
 pub fn frozen(op: &str, held: &[&Tensor]) -> Result<()> {
     let message =
         "got an op that holds a tensor which tracks gradients, expected a detached one: it would get no gradient";

@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 ///
 /// # Safety
 /// `fill` initialises all `n` elements behind the pointer it is given.
+#[inline]
 pub unsafe fn build<T: Copy>(n: usize, fill: impl FnOnce(*mut T)) -> Vec<T> {
     let mut data: Vec<T> = Vec::with_capacity(n);
     prefer_huge_pages(data.as_mut_ptr().cast(), n * size_of::<T>());
@@ -18,6 +19,7 @@ pub unsafe fn build<T: Copy>(n: usize, fill: impl FnOnce(*mut T)) -> Vec<T> {
 /// Faulting 64 MB in as 4 KB pages takes ten times a copy into warm memory; 2 MB pages cut the number
 /// of faults by 512 where the system offers them on request.
 #[cfg(target_os = "linux")]
+#[inline]
 fn prefer_huge_pages(p: *mut u8, bytes: usize) {
     const HUGE: usize = 2 << 20;
     /// Allocations from this size on always come fresh from the kernel: glibc's largest mmap threshold.

@@ -11,6 +11,10 @@ pub trait Element: WithDType + Send + Sync {
     fn relu(self) -> Self;
     fn widen(self) -> f32;
     fn narrow(x: f32) -> Self;
+    /// As `widen`, inside a kernel: one instruction, where `widen` may be a call.
+    fn widen_in<S: Simd>(self, s: S) -> f32;
+    /// As `narrow`, inside a kernel.
+    fn narrow_in<S: Simd>(s: S, x: f32) -> Self;
 
     /// # Safety
     /// `p` is valid for reads of `S::LANES` elements.
@@ -110,10 +114,10 @@ pub trait Element: WithDType + Send + Sync {
     }
 }
 
-/// `type, CpuStorage's variant, zero; relu, widen, narrow; the type that Simd's methods take; load, load_few, store,
+/// `type, CpuStorage's variant, zero; relu, widen, narrow; widen_in, narrow_in; the type that Simd's methods take; load, load_few, store,
 /// store_few`
 macro_rules! element {
-    ($T:ty, $variant:ident, $zero:expr; $relu:expr, $widen:expr, $narrow:expr; $bits:ty; $($access:ident),*) => {
+    ($T:ty, $variant:ident, $zero:expr; $relu:expr, $widen:expr, $narrow:expr; $widen_in:expr, $narrow_in:expr; $bits:ty; $($access:ident),*) => {
         impl Element for $T {
             const ZERO: Self = $zero;
             fn wrap(data: Vec<Self>) -> CpuStorage {
@@ -130,6 +134,14 @@ macro_rules! element {
             #[inline(always)]
             fn narrow(x: f32) -> Self {
                 $narrow(x)
+            }
+            #[inline(always)]
+            fn widen_in<S: Simd>(self, s: S) -> f32 {
+                $widen_in(s, self)
+            }
+            #[inline(always)]
+            fn narrow_in<S: Simd>(s: S, x: f32) -> Self {
+                $narrow_in(s, x)
             }
             element!(@access $bits, $($access),*);
         }
@@ -163,16 +175,19 @@ fn relu_bits(bits: u16, infinity: u16) -> u16 {
 element! {
     f32, F32, 0.0;
     |x: f32| if x > 0.0 { x } else { 0.0 }, |x| x, |x| x;
+    |_, x| x, |_, x| x;
     f32; load_f32, load_few_f32, store_f32, store_few_f32
 }
 element! {
     f16, F16, f16::ZERO;
     |x: f16| f16::from_bits(relu_bits(x.to_bits(), f16::INFINITY.to_bits())), widen_f16, narrow_f16;
+    |s: S, x: f16| s.widen_one_f16(x.to_bits()), |s: S, x| f16::from_bits(s.narrow_one_f16(x));
     u16; load_f16, load_few_f16, store_f16, store_few_f16
 }
 element! {
     bf16, BF16, bf16::ZERO;
     |x: bf16| bf16::from_bits(relu_bits(x.to_bits(), bf16::INFINITY.to_bits())), bf16::to_f32, bf16::from_f32;
+    |_, x| bf16::to_f32(x), |_, x| bf16::from_f32(x);
     u16; load_bf16, load_few_bf16, store_bf16, store_few_bf16
 }
 

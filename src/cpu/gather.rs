@@ -3,16 +3,17 @@
 use super::alloc;
 use super::element::Element;
 use super::parallel::{self, Shared};
-use crate::layout::collapsed;
+use crate::layout::{collapsed, contiguous_range};
 use candle_core::Layout;
 use std::borrow::Cow;
 
 /// The layout's elements in logical order.
+#[inline]
 pub fn contiguous<'a, T: Element>(data: &'a [T], layout: &Layout) -> Cow<'a, [T]> {
-    match layout.contiguous_offsets() {
+    match contiguous_range(layout) {
         // A view of nothing may begin past the end.
-        Some((start, end)) if start == end => Cow::Borrowed(&[]),
-        Some((start, end)) => Cow::Borrowed(&data[start..end]),
+        Some(range) if range.is_empty() => Cow::Borrowed(&[]),
+        Some(range) => Cow::Borrowed(&data[range]),
         None => Cow::Owned(copy(data, layout)),
     }
 }

@@ -3,7 +3,7 @@
 use super::element::Element;
 use super::gather;
 use super::parallel::Shared;
-use crate::layout::collapsed;
+use crate::layout::{collapsed, contiguous_range};
 use candle_core::{Layout, Shape};
 use std::borrow::Cow;
 use std::marker::PhantomData;
@@ -20,14 +20,19 @@ pub struct RowView<'a, T> {
 }
 
 impl<'a, T: Element> RowView<'a, T> {
+    #[inline]
     pub fn new(data: &'a [T], layout: &Layout) -> Self {
         let cols = layout.dims().last().copied().unwrap_or(1);
-        if let Some((start, end)) = layout.contiguous_offsets() {
+        if let Some(range) = contiguous_range(layout) {
             // The offset of a tensor without elements may lie past the end.
-            let data = if start == end { &[] } else { &data[start..end] };
+            let data = if range.is_empty() { &[] } else { &data[range] };
             // SAFETY: the slice has its rows one behind the other, and lives as long as the view.
             return unsafe { Self::from_raw(data.as_ptr(), cols) };
         }
+        Self::not_contiguous(data, layout, cols)
+    }
+
+    fn not_contiguous(data: &'a [T], layout: &Layout, cols: usize) -> Self {
         let rank = layout.dims().len();
         if cols == 1 || layout.stride()[rank - 1] == 1 {
             return Self::strided(data, Vec::new(), layout);
@@ -65,6 +70,7 @@ impl<'a, T: Element> RowView<'a, T> {
     ///
     /// # Safety
     /// For each row i that is asked for, the `cols` elements from `base + i · cols` on can be read while the view lives.
+    #[inline]
     pub unsafe fn from_raw(base: *const T, cols: usize) -> Self {
         RowView {
             base: Shared::new(base.cast_mut()),

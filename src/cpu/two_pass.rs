@@ -102,6 +102,7 @@ const LONG: usize = 64 * 1024;
 ///
 /// # Safety
 /// The op was made for these rows and columns.
+#[inline]
 pub unsafe fn run<R: TwoPassRow>(op: R, rows: usize, cols: usize) {
     if rows >= R::WHOLE_FROM || cols < LONG {
         if !parallel::is_shared(rows, R::cost(cols)) {
@@ -124,6 +125,7 @@ pub unsafe fn run<R: TwoPassRow>(op: R, rows: usize, cols: usize) {
 ///
 /// # Safety
 /// As for [`run`]; no other thread is given these rows.
+#[inline]
 pub unsafe fn run_here<R: TwoPassRow>(op: R, rows: Range<usize>, cols: usize) {
     let blocks = Blocks {
         rows: rows.end,

@@ -7,6 +7,7 @@ pub use batch::BatchDim;
 pub use batch::BatchLayout;
 
 use candle_core::{Layout, Result, Shape, Tensor};
+use std::ops::Range;
 
 /// Dims and strides of the same element order, without dims of size 1 and with neighbours merged where one stride
 /// serves both.
@@ -23,6 +24,24 @@ pub fn collapsed(layout: &Layout) -> Vec<(usize, usize)> {
         }
     }
     merged
+}
+
+/// Where the elements lie, if they lie one behind the other in their order. The same as `Layout::contiguous_offsets`, but inlined:
+/// ops on tiny tensors take as long as a few calls.
+#[inline]
+pub fn contiguous_range(layout: &Layout) -> Option<Range<usize>> {
+    let (dims, strides) = (layout.dims(), layout.stride());
+    if dims.len() != strides.len() {
+        return None;
+    }
+    let mut count = 1;
+    for (&dim, &stride) in dims.iter().zip(strides).rev() {
+        if dim > 1 && stride != count {
+            return None;
+        }
+        count *= dim;
+    }
+    Some(layout.start_offset()..layout.start_offset() + count)
 }
 
 /// A tensor seen as a matrix: its last dim for columns, the others for rows. Strides are in elements.

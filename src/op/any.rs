@@ -23,6 +23,7 @@ impl<O: Op> AnyOp for O {
     fn arg_names(&self) -> &'static [&'static str] {
         O::ARGS
     }
+    #[inline]
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
         super::check(self, name, args)
     }

@@ -8,6 +8,7 @@ use candle_core::{Error, Result, Tensor};
 
 /// Applies an op to one, two or three tensors on behalf of the function `name`: its kernel where there is one for the
 /// first argument's device and dtype, its reference elsewhere.
+#[inline]
 pub(crate) fn apply<O: Op>(name: &'static str, op: O, args: &[&Tensor]) -> Result<Tensor> {
     check::same_device(name, O::ARGS, args)?;
     if !check::has_kernel(args[0]) {
@@ -18,6 +19,7 @@ pub(crate) fn apply<O: Op>(name: &'static str, op: O, args: &[&Tensor]) -> Resul
 
 /// As [`apply`], without the reference. Where no argument tracks gradients the op is lent to Candle instead of boxed for
 /// a graph that nobody keeps: a tiny tensor's op costs three allocations less.
+#[inline]
 pub(crate) fn apply_kernel<O: Op>(name: &'static str, op: O, args: &[&Tensor]) -> Result<Tensor> {
     match args.iter().any(|t| t.track_op()) {
         true => in_graph(name, Box::new(op), args),

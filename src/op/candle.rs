@@ -107,8 +107,37 @@ pub(crate) use Grad;
 /// the storage, and the elements, those that a stride of 0 repeats included, must be as many as memory can hold. A tensor
 /// that Candle made fails the last alone; a layout that a user passes to `cpu_fwd` by hand, or makes a tensor of, may fail all.
 /// Returns whether the argument has no elements.
-#[inline]
+#[inline(always)]
 pub(super) fn admit<S: KernelStorage>(
+    name: &'static str,
+    called: impl FnOnce() -> &'static [&'static str],
+    i: usize,
+    arg: &Arg<'_, S>,
+) -> Result<bool> {
+    match is_plain(arg.1, arg.0.len()) {
+        true => Ok(false),
+        false => admit_any(name, called(), i, arg),
+    }
+}
+
+/// Whether a layout, of a storage of `len` elements, is as most are: elements one behind the other, at least one, all of them in
+/// the storage and as many as memory can hold. Apart from [`admit_any`], because tiny ops take as long as a few checks.
+#[inline(always)]
+fn is_plain(layout: &Layout, len: usize) -> bool {
+    let (dims, strides) = (layout.dims(), layout.stride());
+    let (mut count, mut plain) = (1usize, dims.len() == strides.len());
+    for (&dim, &stride) in dims.iter().zip(strides).rev() {
+        if dim != 1 {
+            let (product, overflows) = count.overflowing_mul(dim);
+            plain &= dim != 0 && stride == count && !overflows;
+            count = product;
+        }
+    }
+    let end = layout.start_offset().checked_add(count);
+    plain && count <= check::MOST_ELEMENTS && end.is_some_and(|end| end <= len)
+}
+
+fn admit_any<S: KernelStorage>(
     name: &'static str,
     called: &[&str],
     i: usize,
@@ -161,7 +190,7 @@ pub(crate) fn forward<S: KernelStorage, const N: usize>(
 ) -> OpResult<S> {
     let mut empty = false;
     for (i, arg) in args.iter().enumerate() {
-        empty |= admit(name, op.arg_names(), i, arg)?;
+        empty |= admit(name, || op.arg_names(), i, arg)?;
     }
     op.check(name, &args.each_ref().map(Spec::from))?;
     match empty {
@@ -227,7 +256,7 @@ pub(crate) fn inplace<S: KernelStorage>(
 ) -> Result<()> {
     let args = [&[(&*x.0, x.1)], rest].concat();
     for (i, arg) in args.iter().enumerate() {
-        admit(name, op.arg_names(), i, arg)?;
+        admit(name, || op.arg_names(), i, arg)?;
     }
     no_overlap(name, x.1)?;
     let specs: Vec<Spec> = args.iter().map(Spec::from).collect();

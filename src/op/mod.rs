@@ -26,7 +26,7 @@ mod storage;
 pub(crate) use apply::{apply, apply_inplace, apply_kernel};
 pub(crate) use candle::{candle_op, custom_op};
 pub(crate) use kernels::{kernels, signature};
-pub(crate) use multi::{apply_multi, MultiOp};
+pub(crate) use multi::{apply_multi, apply_multi_pair, MultiOp};
 pub(crate) use storage::{with_storages, KernelStorage};
 
 use crate::check;
@@ -161,6 +161,7 @@ pub(crate) fn grads(inputs: &[&Tensor], of: &[&dyn Fn() -> Result<Tensor>]) -> G
 }
 
 /// All checks of a call of an op, as kernels rely on them.
+#[inline]
 pub(crate) fn check<O: Op>(op: &O, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
     if O::FLOATS {
         check::same_floats(name, O::ARGS, args)?;

@@ -58,21 +58,46 @@ pub(crate) fn apply_multi<O: MultiOp>(
     op: O,
     args: &[&Tensor],
 ) -> Result<Vec<Tensor>> {
+    run(name, op, args, |outputs| Ok(outputs.collect()))
+}
+
+/// As [`apply_multi`], for an op that returns two tensors.
+pub(crate) fn apply_multi_pair<O: MultiOp>(
+    name: &'static str,
+    op: O,
+    args: &[&Tensor],
+) -> Result<(Tensor, Tensor)> {
+    run(name, op, args, |outputs| {
+        match (outputs.next(), outputs.next(), outputs.next()) {
+            (Some(a), Some(b), None) => Ok((a, b)),
+            _ => Err(check::error(name, "got other outputs, expected two")),
+        }
+    })
+}
+
+/// Applies an op and collects the outputs that are not saved by `collect`. A `Vec` of them would be another allocation, of
+/// which an op on tiny tensors takes as long as a few.
+fn run<O: MultiOp, R>(
+    name: &'static str,
+    op: O,
+    args: &[&Tensor],
+    collect: impl FnOnce(&mut dyn Iterator<Item = Tensor>) -> Result<R>,
+) -> Result<R> {
     check::same_device(name, O::ARGS, args)?;
     if !check::has_kernel(args[0]) {
         addressable(name, O::ARGS, args)?;
         op.check(name, &specs(args))?;
-        return op.reference(args);
+        return collect(&mut op.reference(args)?.into_iter());
     }
     match args[0].device() {
         #[cfg(feature = "metal")]
         Device::Metal(_) => {
             let outputs = with_checked_storages(name, &op, args, |args| op.metal(args))?;
-            results(name, op, args, outputs, Storage::Metal)
+            results(name, op, args, outputs, Storage::Metal, collect)
         }
         Device::Cpu => {
             let outputs = with_checked_storages(name, &op, args, |args| op.cpu(args))?;
-            results(name, op, args, outputs, Storage::Cpu)
+            results(name, op, args, outputs, Storage::Cpu, collect)
         }
         device => {
             let location = device.location();
@@ -100,23 +125,19 @@ fn with_checked_storages<O: MultiOp, S: KernelStorage>(
 }
 
 /// The outputs that are not saved, as tensors; in a graph where an argument tracks gradients.
-fn results<O: MultiOp, S>(
+fn results<O: MultiOp, S, R>(
     name: &'static str,
     op: O,
     args: &[&Tensor],
     outputs: Vec<(S, Shape)>,
-    wrap: fn(S) -> Storage,
-) -> Result<Vec<Tensor>> {
+    wrap: impl Fn(S) -> Storage,
+    collect: impl FnOnce(&mut dyn Iterator<Item = Tensor>) -> Result<R>,
+) -> Result<R> {
     let returned = outputs.len() - O::SAVED;
     let outputs = outputs.into_iter().map(|(s, shape)| (wrap(s), shape));
     match args.iter().any(|t| t.track_op()) {
-        true => in_graph(name, op, args, outputs.collect(), returned),
-        false => {
-            // Not `collect`, which would look for room in the memory of the larger pairs, and then give most of it back.
-            let mut tensors = Vec::with_capacity(returned);
-            tensors.extend(outputs.take(returned).map(untracked));
-            Ok(tensors)
-        }
+        true => collect(&mut in_graph(name, op, args, outputs.collect(), returned)?.into_iter()),
+        false => collect(&mut outputs.take(returned).map(untracked)),
     }
 }
 

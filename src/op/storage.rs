@@ -192,7 +192,7 @@ pub(crate) fn with_storages<S: KernelStorage, R>(
 /// As [`with_storages`]; errors call the tensors `called`.
 pub(super) fn with_named_storages<S: KernelStorage, R>(
     name: &'static str,
-    called: &[&str],
+    called: &'static [&'static str],
     tensors: &[&Tensor],
     f: impl FnOnce(Args<S>) -> Result<R>,
 ) -> Result<R> {
@@ -202,16 +202,41 @@ pub(super) fn with_named_storages<S: KernelStorage, R>(
         format_args!("got {} tensors, expected up to {MOST_ARGS}", tensors.len()),
     )?;
     let (mut f, mut result) = (Some(f), None);
-    nested(name, called, tensors, &[], &mut |args| {
+    let mut run = |args: Args<S>| {
         result = f.take().map(|f| f(args)).transpose()?;
         Ok(())
-    })?;
+    };
+    match tensors.len() {
+        // Not by `nested`, which would also serve: a tiny tensor's op takes as long as a few of its calls.
+        1..=3 => S::read(name, tensors, &mut |args| {
+            admit_all(name, called, 0, tensors, args)?;
+            run(args)
+        })?,
+        _ => nested(name, called, tensors, &[], &mut run)?,
+    }
     result.ok_or_else(|| check::error(name, "the storages could not be read"))
+}
+
+/// Checks what was read of the tensors, which are the arguments from number `first` on.
+#[inline(always)]
+fn admit_all<S: KernelStorage>(
+    name: &'static str,
+    called: &'static [&'static str],
+    first: usize,
+    tensors: &[&Tensor],
+    read: Args<S>,
+) -> Result<()> {
+    for (i, (arg, tensor)) in read.iter().zip(tensors).enumerate() {
+        admit(name, || called, first + i, arg)?;
+        // An in-place op of a user's may have put a storage of another dtype into the tensor.
+        check::same_dtype(name, tensor.dtype(), "a storage", arg.0.dtype())?;
+    }
+    Ok(())
 }
 
 fn nested<S: KernelStorage>(
     name: &'static str,
-    called: &[&str],
+    called: &'static [&'static str],
     tensors: &[&Tensor],
     args: Args<S>,
     f: &mut dyn FnMut(Args<S>) -> Result<()>,
@@ -221,11 +246,7 @@ fn nested<S: KernelStorage>(
     }
     let (now, rest) = tensors.split_at(tensors.len().min(3));
     S::read(name, now, &mut |read| {
-        for (i, arg) in read.iter().enumerate() {
-            admit(name, called, args.len() + i, arg)?;
-            // An in-place op of a user's may have put a storage of another dtype into the tensor.
-            check::same_dtype(name, now[i].dtype(), "a storage", arg.0.dtype())?;
-        }
+        admit_all(name, called, args.len(), now, read)?;
         if rest.is_empty() && args.is_empty() {
             return f(read);
         }

@@ -16,30 +16,37 @@ pub fn with_args<R>(
     f: impl FnOnce(&[&Tensor]) -> Result<R>,
 ) -> Result<R> {
     let is_vector = |v: Option<&Tensor>| v.is_none_or(|v| v.dims() == [len]);
-    if !is_vector(weight) || !is_vector(bias) {
-        let vector = |v: Option<&Tensor>| v.map(|v| as_vector(v, len)).transpose();
-        let (weight, bias) = (vector(weight)?, vector(bias)?);
-        return with_vectors(x, weight.as_ref(), bias.as_ref(), f);
-    }
-    with_vectors(x, weight, bias, f)
+    let as_they_are = is_vector(weight) && is_vector(bias) && (weight.is_some() || bias.is_none());
+    let made = match as_they_are {
+        true => None,
+        false => Some(vectors(x, len, weight, bias)?),
+    };
+    let [weight, bias] = match &made {
+        None => [weight, bias],
+        Some(made) => made.each_ref().map(Option::as_ref),
+    };
+    let args = [x, weight.unwrap_or(x), bias.unwrap_or(x)];
+    f(&args[..1 + usize::from(weight.is_some()) + usize::from(bias.is_some())])
 }
 
-#[inline]
-fn with_vectors<R>(
+/// Weight and bias as vectors of `len` elements; a weight wherever there is a bias.
+#[cold]
+fn vectors(
     x: &Tensor,
+    len: usize,
     weight: Option<&Tensor>,
     bias: Option<&Tensor>,
-    f: impl FnOnce(&[&Tensor]) -> Result<R>,
-) -> Result<R> {
-    match (weight, bias) {
-        (None, None) => f(&[x]),
-        (Some(weight), None) => f(&[x, weight]),
-        (Some(weight), Some(bias)) => f(&[x, weight, bias]),
-        (None, Some(bias)) => f(&[x, &ones(x, bias)?, bias]),
-    }
+) -> Result<[Option<Tensor>; 2]> {
+    let vector = |v: Option<&Tensor>| v.map(|v| as_vector(v, len)).transpose();
+    let (weight, bias) = (vector(weight)?, vector(bias)?);
+    Ok(match (weight, bias) {
+        (None, Some(bias)) => [Some(ones(x, &bias)?), Some(bias)],
+        (weight, bias) => [weight, bias],
+    })
 }
 
 /// The vectors, a weight and a bias as far as there are any, have an element for each of the `len` of x's `of_what`.
+#[inline]
 pub fn check_vectors(name: &str, vectors: &[Spec<'_>], len: usize, of_what: &str) -> Result<()> {
     // The bias first: a weight of ones may have been made for it.
     for (i, called) in [(1, "bias"), (0, "weight")] {

@@ -132,14 +132,14 @@ impl Rounded {
     /// # Safety
     /// The output has room for (i, j), and nothing else touches it.
     #[inline(always)]
-    unsafe fn write(self, i: usize, j: usize, result: f32) {
+    unsafe fn write<S: Simd>(self, s: S, i: usize, j: usize, result: f32) {
         let (out, at) = (self.out.get(), i * self.row + j * self.col);
         // SAFETY: `out` is the output's pointer, of the type that `to` names, and has room for element `at`.
         unsafe {
             match self.to {
                 RoundTo::F32 => *out.cast::<f32>().add(at) = result,
-                RoundTo::F16 => *out.cast::<f16>().add(at) = f16::narrow(result),
-                RoundTo::Bf16 => *out.cast::<bf16>().add(at) = bf16::narrow(result),
+                RoundTo::F16 => *out.cast::<f16>().add(at) = f16::narrow_in(s, result),
+                RoundTo::Bf16 => *out.cast::<bf16>().add(at) = bf16::narrow_in(s, result),
             }
         }
     }
@@ -213,9 +213,10 @@ impl<T: Element> Share<'_, T> {
         for (i, acc) in (i..terms[0].0.rows).zip(&acc) {
             for (c, acc) in acc.iter().enumerate() {
                 let joined = acc[1..].iter().fold(acc[0], |a, &b| s.add(a, b));
-                let addend = addend.map_or(0.0, |m| m.data[i * m.row + (j + c) * m.col].widen());
+                let addend =
+                    addend.map_or(0.0, |m| m.data[i * m.row + (j + c) * m.col].widen_in(s));
                 // SAFETY: `to` has room for (i, j + c), as x has row i and the output is one of this share's.
-                unsafe { self.to.write(i, j + c, s.reduce_add(joined) + addend) };
+                unsafe { self.to.write(s, i, j + c, s.reduce_add(joined) + addend) };
             }
         }
     }

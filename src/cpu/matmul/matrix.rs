@@ -172,7 +172,7 @@ impl<T: Element> Kernel for Widen<'_, T> {
             if !from.has_dense_rows() {
                 for (j, to) in to.iter_mut().enumerate() {
                     // SAFETY: i < rows and j < cols, and a matrix has all of its elements.
-                    to.write(unsafe { *row.as_ptr().add(j * from.col) }.widen() * scale);
+                    to.write(unsafe { *row.as_ptr().add(j * from.col) }.widen_in(s) * scale);
                 }
                 continue;
             }
@@ -187,7 +187,7 @@ impl<T: Element> Kernel for Widen<'_, T> {
                 j += S::LANES;
             }
             for (to, x) in to[j..].iter_mut().zip(&row[j..]) {
-                to.write(x.widen() * scale);
+                to.write(x.widen_in(s) * scale);
             }
         }
     }

@@ -39,6 +39,7 @@ thread_local! {
 }
 
 /// Whether [`ranges`] would share this much work out.
+#[inline]
 pub fn is_shared(n: usize, cost: usize) -> bool {
     n.saturating_mul(cost) >= MIN_PARALLEL && !BUSY.get()
 }

@@ -118,6 +118,16 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// # Safety
     /// `p` is valid for writes of `LANES` values.
     unsafe fn store_f16(self, p: *mut u16, x: Self::F);
+    /// Widens one f16 bit pattern. A vector's instruction set has an instruction for it, which needs no call.
+    #[inline(always)]
+    fn widen_one_f16(self, x: u16) -> f32 {
+        widen_f16(f16::from_bits(x))
+    }
+    /// Narrows one number to f16, rounding to nearest even.
+    #[inline(always)]
+    fn narrow_one_f16(self, x: f32) -> u16 {
+        narrow_f16(x).to_bits()
+    }
     /// Widens bf16 bit patterns.
     ///
     /// # Safety
@@ -332,7 +342,11 @@ impl Isa {
         #[cfg(target_arch = "x86_64")]
         let native = {
             let avx2 = check::cpu_has_kernels();
-            let avx512 = avx2 && is_x86_feature_detected!("avx512f");
+            // All CPUs with AVX-512F but the Xeon Phi have the other two.
+            let avx512 = avx2
+                && is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512vl");
             [(avx512, Isa::Avx512), (avx2, Isa::Avx2)]
         };
         #[cfg(target_arch = "aarch64")]
@@ -350,7 +364,7 @@ impl Isa {
     pub unsafe fn run<K: Kernel>(self, kernel: K) {
         match self {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: `available` names it on a CPU with AVX-512F, AVX2, FMA and F16C alone.
+            // SAFETY: `available` names it on a CPU with AVX-512F, BW and VL, AVX2, FMA and F16C alone.
             Isa::Avx512 if K::WIDE => unsafe { x86::run_avx512(kernel) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: `available` names either on a CPU with AVX2, FMA and F16C alone.

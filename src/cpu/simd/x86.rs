@@ -1,4 +1,4 @@
-//! AVX2 + FMA + F16C, and AVX-512F.
+//! AVX2 + FMA + F16C, and AVX-512F with its BW and VL.
 
 use super::intrinsics::{entry_points, intrinsics, memory_intrinsics};
 use super::{Kernel, Simd, MAX_LANES};
@@ -12,7 +12,7 @@ pub struct Avx512(());
 
 entry_points! { Kernel:
     run_avx2 = Avx2(()), "avx2,fma,f16c";
-    run_avx512 = Avx512(()), "avx512f,avx2,fma,f16c";
+    run_avx512 = Avx512(()), "avx512f,avx512bw,avx512vl,avx2,fma,f16c";
 }
 
 /// The types of an instruction set, which `$run` enters, and the methods that are one instruction in both sets.
@@ -62,6 +62,11 @@ macro_rules! one_instruction_each {
                 and = _mm256_and_si256, _mm512_and_si512;
                 or = _mm256_or_si256, _mm512_or_si512;
             }
+        }
+        intrinsics! {
+            widen_one_f16(x: u16) -> f32 = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(x.into())));
+            narrow_one_f16(x: f32) -> u16 =
+                _mm_cvtsi128_si32(_mm_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(_mm_set_ss(x))) as u16;
         }
         memory_intrinsics! { $column:
             (p: *const f32) -> Self::F { load_f32 = _mm256_loadu_ps, _mm512_loadu_ps; }
@@ -241,21 +246,20 @@ impl Simd for Avx512 {
         store_few_f32(p: *mut f32, n: usize, x: __m512) -> () = _mm512_mask_storeu_ps(p, (1 << n) - 1, x);
         load_f16(p: *const u16) -> __m512 = _mm512_cvtph_ps(_mm256_loadu_si256(p.cast()));
         store_f16(p: *mut u16, x: __m512) -> () = _mm256_storeu_si256(p.cast(), _mm512_cvtps_ph::<TO_NEAREST>(x));
-        store_few_f16(p: *mut u16, n: usize, x: __m512) -> () = {
-            let words = _mm512_cvtepu16_epi32(_mm512_cvtps_ph::<TO_NEAREST>(x));
-            _mm512_mask_cvtepi32_storeu_epi16(p.cast(), (1 << n) - 1, words)
-        };
-        load_bf16(p: *const u16) -> __m512 = {
-            let words = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
-            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(words))
-        };
+        load_few_f16(p: *const u16, n: usize) -> __m512 =
+            _mm512_cvtph_ps(_mm256_maskz_loadu_epi16((1 << n) - 1, p.cast()));
+        store_few_f16(p: *mut u16, n: usize, x: __m512) -> () =
+            _mm256_mask_storeu_epi16(p.cast(), (1 << n) - 1, _mm512_cvtps_ph::<TO_NEAREST>(x));
+        load_bf16(p: *const u16) -> __m512 = widen_sixteen_bf16(_mm256_loadu_si256(p.cast()));
+        load_few_bf16(p: *const u16, n: usize) -> __m512 =
+            widen_sixteen_bf16(_mm256_maskz_loadu_epi16((1 << n) - 1, p.cast()));
         store_bf16(p: *mut u16, x: __m512) -> () = {
             let words = _mm512_srli_epi32::<16>(Avx512(()).round_to_bf16(x));
             _mm256_storeu_si256(p.cast(), _mm512_cvtepi32_epi16(words))
         };
         store_few_bf16(p: *mut u16, n: usize, x: __m512) -> () = {
             let words = _mm512_srli_epi32::<16>(Avx512(()).round_to_bf16(x));
-            _mm512_mask_cvtepi32_storeu_epi16(p.cast(), (1 << n) - 1, words)
+            _mm256_mask_storeu_epi16(p.cast(), (1 << n) - 1, _mm512_cvtepi32_epi16(words))
         };
         load_u8(p: *const u8) -> __m512i = _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()));
         load_i8(p: *const u8) -> __m512i = _mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast()));
@@ -267,6 +271,16 @@ impl Simd for Avx512 {
         };
         store_u8(p: *mut u8, x: __m512i) -> () = _mm_storeu_si128(p.cast(), _mm512_cvtepi32_epi8(x));
     }
+}
+
+/// Sixteen bf16 as f32: their bits become the upper half.
+///
+/// # Safety
+/// The CPU has AVX-512F.
+#[inline(always)]
+unsafe fn widen_sixteen_bf16(words: __m256i) -> __m512 {
+    // SAFETY: the CPU has AVX-512F, and these instructions touch registers alone.
+    unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(words))) }
 }
 
 /// The rounding of AVX-512's conversion to f16.

@@ -93,6 +93,10 @@ pub fn lora_trained(
     const NAME: &str = "lora_trained";
     linear::check_args(NAME, x, w, bias)?;
     adapter.check(NAME, x, w.dim(0)?)?;
+    if !w.track_op() && !bias.is_some_and(Tensor::track_op) {
+        // Nothing of the base is trained in this call: one op computes what three would.
+        return dense(NAME, x, w, bias, adapter);
+    }
     beside(x, adapter, |dtype| {
         let bias = bias.map(|bias| bias.to_dtype(dtype)).transpose()?;
         linear(&x.to_dtype(dtype)?, &w.to_dtype(dtype)?, bias.as_ref())

@@ -16,7 +16,7 @@ mod one;
 
 pub use one::HeadNormRope;
 
-use super::rope::{check_pair, table_gradients, two, Rope, Rotation};
+use super::rope::{check_pair, table_gradients, Rope, Rotation};
 use super::row_norm::{reference_rms, widened};
 use crate::check;
 use crate::op::{self, kernels, Grads, MultiOp, Spec};
@@ -81,7 +81,7 @@ pub fn qk_norm_rope(
         op.check(NAME, &op::specs(&args))?;
         return by_parts(&args, norm);
     }
-    two(NAME, op::apply_multi(NAME, op, &args)?)
+    op::apply_multi_pair(NAME, op, &args)
 }
 
 /// Norm and rotation one after the other, for heads that are too long for the kernel. Between them 16-bit numbers are f32, and

@@ -19,8 +19,8 @@ mod qk;
 mod reference;
 
 pub use config::{Rope, RopeLayout, RopePairs, RopePositions, RopeSections};
+pub(crate) use qk::check_pair;
 pub use qk::rope_qk;
-pub(crate) use qk::{check_pair, two};
 use reference::composed;
 pub use reference::reference;
 

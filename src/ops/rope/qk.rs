@@ -37,18 +37,7 @@ pub fn rope_qk(
         pair.check(name, &args.map(Spec::from))?;
         return Ok((pair.one(q, [cos, sin])?, pair.one(k, [cos, sin])?));
     }
-    two(name, op::apply_multi(name, pair, &args)?)
-}
-
-/// The outputs of an op that has two.
-pub(crate) fn two(name: &'static str, outputs: Vec<Tensor>) -> Result<(Tensor, Tensor)> {
-    match <[Tensor; 2]>::try_from(outputs) {
-        Ok([a, b]) => Ok((a, b)),
-        Err(outputs) => Err(check::error(
-            name,
-            format!("got {} outputs, expected 2", outputs.len()),
-        )),
-    }
+    op::apply_multi_pair(name, pair, &args)
 }
 
 /// q and k have the same dims but for the number of heads.
@@ -102,7 +91,7 @@ impl MultiOp for RotatePair {
         let (dq, dk) = match (wanted(0), wanted(1)) {
             (Some(q), Some(k)) => {
                 let args = [q, k, tables[0], tables[1]];
-                let (dq, dk) = two(name, op::apply_multi(name, back, &args)?)?;
+                let (dq, dk) = op::apply_multi_pair(name, back, &args)?;
                 (Some(dq), Some(dk))
             }
             (Some(q), None) => (Some(back.one(q, tables)?), None),

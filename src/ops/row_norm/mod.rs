@@ -149,6 +149,7 @@ impl RowNorm {
     }
 
     /// x, and a weight and a bias as far as there are any.
+    #[inline]
     fn check_parts(&self, name: &'static str, x: Spec<'_>, vectors: &[Spec<'_>]) -> Result<()> {
         check::has_dims(name, x.layout)?;
         check::eps(name, self.eps.into())?;
@@ -182,6 +183,7 @@ impl RowNorm {
 impl Op for RowNorm {
     signature!("row_norm"(x, weight, bias));
 
+    #[inline]
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
         self.check_parts(name, args[0], &args[1..])
     }

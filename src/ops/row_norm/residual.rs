@@ -52,18 +52,12 @@ fn apply(
     weight: Option<&Tensor>,
     bias: Option<&Tensor>,
 ) -> Result<(Tensor, Tensor)> {
-    let outputs = with_args(x, columns(x.dims()), weight, bias, |args| match args[1..] {
-        [] => op::apply_multi(name, AddNorm(norm), &[x, residual]),
-        [weight] => op::apply_multi(name, AddNorm(norm), &[x, residual, weight]),
-        _ => op::apply_multi(name, AddNorm(norm), &[x, residual, args[1], args[2]]),
-    })?;
-    match <[Tensor; 2]>::try_from(outputs) {
-        Ok([sum, normed]) => Ok((sum, normed)),
-        Err(outputs) => Err(check::error(
-            name,
-            format!("got {} outputs, expected 2", outputs.len()),
-        )),
-    }
+    with_args(x, columns(x.dims()), weight, bias, |args| {
+        let vectors = &args[1..];
+        let mut all = [x, residual, x, x];
+        all[2..2 + vectors.len()].copy_from_slice(vectors);
+        op::apply_multi_pair(name, AddNorm(norm), &all[..2 + vectors.len()])
+    })
 }
 
 /// `(x, residual[, weight[, bias]])` → `(sum, normed)`

@@ -120,7 +120,7 @@ unsafe fn masked<S: Simd, T: Element, R>(
             // SAFETY: the mask has `left` elements from the key on, or one for all keys.
             let mask = unsafe {
                 match mask.key_stride() {
-                    0 => s.splat((*row).widen()),
+                    0 => s.splat((*row).widen_in(s)),
                     _ => T::load_upto(s, row.add(key), left),
                 }
             };

@@ -212,7 +212,7 @@ impl<T: Element> WriteRectangle<T> {
             }
             let lanes = s.to_array(y);
             for (l, &y) in lanes[..left.min(S::LANES)].iter().enumerate() {
-                *to.add(l * col_step) = T::narrow(y);
+                *to.add(l * col_step) = T::narrow_in(s, y);
             }
         }
     }

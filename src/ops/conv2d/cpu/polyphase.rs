@@ -170,21 +170,6 @@ impl<T: Element> Pack<'_, T> {
         Columns { of_phase, common }
     }
 
-    /// Copies columns of a phase, one by one: those at the edges, or all if the stride is an unusual one. Never inlined: it would
-    /// be unrolled three times for each number of phases.
-    ///
-    /// # Safety
-    /// `from` is a row of x and `to` the phase's row in a packed plane; the columns are pixels of the row.
-    #[inline(never)]
-    unsafe fn copy(&self, phase: usize, columns: Range<usize>, from: *const T, to: *mut f32) {
-        let first = self.origin[1] + phase as isize;
-        for j in columns {
-            let col = (first + (j * self.layout.stride[1]) as isize) as usize;
-            // SAFETY: column j is the row's pixel `col`.
-            unsafe { *to.add(j) = (*from.add(col * self.x.column_stride())).widen() };
-        }
-    }
-
     /// One row of the image, which begins at `from`, to all phases across.
     ///
     /// # Safety
@@ -212,7 +197,14 @@ impl<T: Element> Pack<'_, T> {
                 zero(s, to, inside.end..cols);
                 for columns in one_by_one {
                     if !columns.is_empty() {
-                        self.copy(phase, columns, from, to);
+                        let first = self.origin[1] + phase as isize;
+                        s.call(OneByOne {
+                            columns,
+                            first,
+                            steps: [self.layout.stride[1], self.x.column_stride()],
+                            from,
+                            to,
+                        });
                     }
                 }
             }
@@ -226,6 +218,30 @@ impl<T: Element> Pack<'_, T> {
             // SAFETY: the columns of `common` are pixels in every phase, so that the row has `PHASES` neighbours for each, from
             // `col` on; each phase's row has them too.
             unsafe { deinterleave(s, from.wrapping_offset(col), common.len(), phases) };
+        }
+    }
+}
+
+/// Copies columns of a phase, one by one: those at the edges, or all if the stride is an unusual one. A kernel of its own: it
+/// would be unrolled three times for each number of phases. It is made in `row` alone, of columns that are pixels of the row.
+struct OneByOne<T> {
+    columns: Range<usize>,
+    /// The pixel of column 0, which need not be one of the row.
+    first: isize,
+    /// Pixels from column to column, and elements from pixel to pixel.
+    steps: [usize; 2],
+    /// The row of x, and the phase's row in a packed plane.
+    from: *const T,
+    to: *mut f32,
+}
+
+impl<T: Element> Kernel for OneByOne<T> {
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        for j in self.columns {
+            let col = (self.first + (j * self.steps[0]) as isize) as usize;
+            // SAFETY: column j is the row's pixel `col`, and the phase's row has a place for it.
+            unsafe { *self.to.add(j) = (*self.from.add(col * self.steps[1])).widen_in(s) };
         }
     }
 }

@@ -20,6 +20,7 @@ use super::forward::pairs;
 use super::image::Image;
 use super::implicit_gemm::{ImplicitGemm, PhaseGemm};
 use crate::cpu::element::Element;
+use crate::cpu::matmul::Matrix;
 use crate::ops::conv2d::shape::Conv2dShape;
 use std::collections::BTreeSet;
 
@@ -70,6 +71,9 @@ pub fn by_phases<T: Element>(g: &Conv2dShape, y: Image<T>, weights: &[T], out: O
         let end = (g.input[i] + g.padding[i]).saturating_sub(phase);
         start..end.div_ceil(g.stride[i])
     };
+    let mut buffer = Vec::new();
+    let weights = Matrix::contiguous(weights, 1, weights.len());
+    let weights = weights.widened_into(&mut buffer).data;
     let phase_gemm = |phase: [usize; 2]| {
         let [down, across] = [0, 1].map(|i| taps(i, phase[i]));
         let of_kernel = pairs(down.clone().map(|t| t.0), across.clone().map(|t| t.0));
@@ -108,16 +112,15 @@ pub fn by_phases<T: Element>(g: &Conv2dShape, y: Image<T>, weights: &[T], out: O
     gemm.run()
 }
 
-/// Some taps of each kernel, in f32, with channels and outputs exchanged.
-fn select_taps<T: Element>(g: &Conv2dShape, weights: &[T], taps: &[[usize; 2]]) -> Vec<f32> {
+/// Some taps of each kernel, with channels and outputs exchanged.
+fn select_taps(g: &Conv2dShape, weights: &[f32], taps: &[[usize; 2]]) -> Vec<f32> {
     let mut selected = Vec::with_capacity(g.groups * g.c_in * g.c_out * taps.len());
     for group in 0..g.groups {
         for channel in 0..g.c_in {
             for output in 0..g.c_out {
                 let kernel = (group * g.c_out + output) * g.c_in + channel;
-                let at = |&[i, j]: &[usize; 2]| {
-                    weights[(kernel * g.kernel[0] + i) * g.kernel[1] + j].widen()
-                };
+                let at =
+                    |&[i, j]: &[usize; 2]| weights[(kernel * g.kernel[0] + i) * g.kernel[1] + j];
                 selected.extend(taps.iter().map(at));
             }
         }

@@ -115,7 +115,7 @@ impl<T: Element> Kernel for Blocks<'_, T> {
             let [max, scale, hit, spread, target] =
                 [0, 1, 2, 3, 4].map(|i| of.factors[row * FACTORS + i]);
             let [max, scale, hit, spread] = [max, scale, hit, spread].map(f32::from_bits);
-            let grad = of.grad[if of.grad.len() == 1 { 0 } else { row }].widen();
+            let grad = of.grad[if of.grad.len() == 1 { 0 } else { row }].widen_in(s);
             // SAFETY: x and dx have this row, and these columns of it, as has the weight; no other thread has them. The
             // logit of the target is read before it may be overwritten.
             unsafe {
@@ -127,7 +127,7 @@ impl<T: Element> Kernel for Blocks<'_, T> {
                 }
                 let target = (target as usize).wrapping_sub(start);
                 let logit = if target < n {
-                    (*x.add(target)).widen()
+                    (*x.add(target)).widen_in(s)
                 } else {
                     0.0
                 };
@@ -142,12 +142,12 @@ impl<T: Element> Kernel for Blocks<'_, T> {
                     None => row.write(s, x, None, dx, n),
                 }
                 if target < n {
-                    let weight = of.weight.map_or(1.0, |w| w[start + target].widen());
+                    let weight = of.weight.map_or(1.0, |w| w[start + target].widen_in(s));
                     let mut d = row.scale * (logit - max).exp() - row.spread * weight - hit * grad;
                     if let Some(inverse) = row.cap {
                         d *= 1.0 - (logit * inverse) * (logit * inverse);
                     }
-                    dx.add(target).write(T::narrow(d));
+                    dx.add(target).write(T::narrow_in(s, d));
                 }
             }
         }

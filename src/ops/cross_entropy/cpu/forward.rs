@@ -242,15 +242,15 @@ impl<T: Element> TwoPassRow for Measured<'_, T> {
     }
 
     #[inline(always)]
-    unsafe fn apply<S: Simd>(&self, _: S, row: usize, _: Range<usize>, stat: Stat) {
+    unsafe fn apply<S: Simd>(&self, s: S, row: usize, _: Range<usize>, stat: Stat) {
         // SAFETY: x has this row, and its target is one of its columns, as `RowLosses::run` asserts. There is room for the
         // row's results, which no other thread writes.
         unsafe {
             let (target, rows) = (self.rows.targets[row], self.rows);
             let (mut loss, mut factors) = (0.0, [0.0; FACTORS - 1]);
             if target != IGNORED {
-                let x = (*rows.x.row(row).add(target as usize)).widen();
-                let w = rows.weight.map_or(1.0, |w| w[target as usize].widen());
+                let x = (*rows.x.row(row).add(target as usize)).widen_in(s);
+                let w = rows.weight.map_or(1.0, |w| w[target as usize].widen_in(s));
                 (loss, factors) = rows.terms.row(stat, x, w);
             }
             self.losses.get().add(row).write(loss);

@@ -76,9 +76,9 @@ unsafe fn channel_sums<S: Simd, T: Element>(
         }
         let (mut sum, mut dot) = (0.0, 0.0);
         for i in 0..n {
-            let g = (*g.add(i)).widen();
+            let g = (*g.add(i)).widen_in(s);
             sum += g;
-            dot += g * m.apply_one((*x.add(i)).widen());
+            dot += g * m.apply_one((*x.add(i)).widen_in(s));
         }
         [sum, dot]
     }
@@ -120,7 +120,7 @@ impl<T: Element> Kernel for Backward<'_, T> {
                 for c in 0..per_group {
                     let channel = [x.add(c * spatial), g.add(c * spatial)];
                     let [g, gx] = channel_sums(s, m, channel, spatial);
-                    let weight = at(self.weight, first + c, 1.0);
+                    let weight = at(s, self.weight, first + c, 1.0);
                     sum += weight * g;
                     dot += weight * gx;
                     sums.add(first + c).write(gx);
@@ -132,7 +132,7 @@ impl<T: Element> Kernel for Backward<'_, T> {
                         g: g.add(c * spatial),
                         dx: self.dx.get().add(row * cols + c * spatial),
                         moments: m,
-                        weight: at(self.weight, first + c, 1.0),
+                        weight: at(s, self.weight, first + c, 1.0),
                         slope: dot * m.grad_factor,
                         offset: sum * m.grad_factor,
                     };
@@ -156,13 +156,13 @@ struct ChannelGrad<T> {
 
 impl<T: Element> Elements for ChannelGrad<T> {
     #[inline(always)]
-    unsafe fn element(&self, i: usize) {
+    unsafe fn element<S: Simd>(&self, s: S, i: usize) {
         // SAFETY: x, g and dx have an element i.
         unsafe {
-            let x = self.moments.apply_one((*self.x.add(i)).widen());
-            let h = (*self.g.add(i)).widen() * self.weight;
+            let x = self.moments.apply_one((*self.x.add(i)).widen_in(s));
+            let h = (*self.g.add(i)).widen_in(s) * self.weight;
             let dx = (h - self.offset - x * self.slope) * self.moments.scale;
-            self.dx.add(i).write(T::narrow(dx));
+            self.dx.add(i).write(T::narrow_in(s, dx));
         }
     }
 }

@@ -21,6 +21,9 @@ use std::borrow::Cow;
 
 /// The groups as rows. They are read where they lie if the channels of a batch item are contiguous.
 fn groups<'a, T: Element>(x: &'a [T], l: &Layout, extent: Extent) -> RowView<'a, T> {
+    if l.is_contiguous() {
+        return RowView::contiguous(gather::contiguous(x, l), extent.cols());
+    }
     let item = Layout::new(l.dims()[1..].into(), l.stride()[1..].to_vec(), 0);
     if !item.is_contiguous() {
         return RowView::contiguous(gather::contiguous(x, l), extent.cols());
@@ -100,8 +103,8 @@ impl<T: Element> WriteRow<T> for WriteGroup<'_, T> {
                     x: row.x.add(start),
                     y: row.y.add(start),
                     moments: row.moments,
-                    weight: at(self.weight, first + c, 1.0),
-                    bias: at(self.bias, first + c, 0.0),
+                    weight: at(s, self.weight, first + c, 1.0),
+                    bias: at(s, self.bias, first + c, 0.0),
                 };
                 for_each_element(s, end - start, &channel);
             }
@@ -116,7 +119,7 @@ trait Elements: Pieces {
     ///
     /// # Safety
     /// The element exists.
-    unsafe fn element(&self, i: usize);
+    unsafe fn element<S: Simd>(&self, s: S, i: usize);
 }
 
 /// Takes the first `n` elements. Less than a vector goes element by element, which takes less time than copies to and from
@@ -132,7 +135,7 @@ unsafe fn for_each_element<S: Simd, E: Elements>(s: S, n: usize, body: &E) {
             return for_each_piece(s, 0..n, body);
         }
         for i in 0..n {
-            body.element(i);
+            body.element(s, i);
         }
     }
 }
@@ -148,11 +151,13 @@ struct Channel<T> {
 
 impl<T: Element> Elements for Channel<T> {
     #[inline(always)]
-    unsafe fn element(&self, i: usize) {
+    unsafe fn element<S: Simd>(&self, s: S, i: usize) {
         // SAFETY: x and y have an element i.
         unsafe {
-            let x = self.moments.apply_one((*self.x.add(i)).widen());
-            self.y.add(i).write(T::narrow(x * self.weight + self.bias));
+            let x = self.moments.apply_one((*self.x.add(i)).widen_in(s));
+            self.y
+                .add(i)
+                .write(T::narrow_in(s, x * self.weight + self.bias));
         }
     }
 }
@@ -172,9 +177,9 @@ impl<T: Element> Pieces for Channel<T> {
 
 /// Element `i` of a weight or bias, or `default` without one.
 #[inline(always)]
-fn at<T: Element>(vector: Option<&[T]>, i: usize, default: f32) -> f32 {
+fn at<S: Simd, T: Element>(s: S, vector: Option<&[T]>, i: usize, default: f32) -> f32 {
     match vector {
-        Some(v) => v[i].widen(),
+        Some(v) => v[i].widen_in(s),
         None => default,
     }
 }

@@ -29,7 +29,7 @@ impl Stats {
     ) -> Self {
         // SAFETY: the caller promises n ≥ 1 elements, of which this reads the first, and `fold` and `sums` all.
         Stats(unsafe {
-            let first = (*x).widen();
+            let first = (*x).widen_in(s);
             match levels {
                 Levels::Ternary | Levels::Sign { .. } => sums(s, x, n),
                 Levels::Int8 => {

@@ -74,7 +74,7 @@ impl<T: Element, const MAX: bool> TwoPassRow for ReduceRow<'_, T, MAX> {
             }
             let [max] = fold(s, Max, [x], cols.len());
             let is_first = cols.start == 0 && !cols.is_empty();
-            if is_first && (*x).widen().is_nan() {
+            if is_first && (*x).widen_in(s).is_nan() {
                 return f32::NAN;
             }
             max
@@ -91,10 +91,13 @@ impl<T: Element, const MAX: bool> TwoPassRow for ReduceRow<'_, T, MAX> {
     }
 
     #[inline(always)]
-    unsafe fn apply<S: Simd>(&self, _: S, row: usize, _: Range<usize>, value: f32) {
+    unsafe fn apply<S: Simd>(&self, s: S, row: usize, _: Range<usize>, value: f32) {
         // SAFETY: y has an element for each row.
         unsafe {
-            self.y.get().add(row).write(T::narrow(value * self.scale));
+            self.y
+                .get()
+                .add(row)
+                .write(T::narrow_in(s, value * self.scale));
         }
     }
 }

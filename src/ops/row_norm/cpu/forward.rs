@@ -31,13 +31,12 @@ pub trait NormByRow: Copy {
 
 pub fn forward<N: NormByRow>(norm: N, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
     let (x, l) = args[0];
+    let [rows, cols] = norm.rows_and_cols(l);
     let out = with_float!(norm.name(), x, |x: &[T]| {
         let (x, vectors) = (norm.view(x, l), slices::<T>(&args[1..])?);
         // SAFETY: x and y have the rows, and every element of every row of y is written.
         Ok(T::wrap(unsafe {
-            alloc::build(l.shape().elem_count(), |y| {
-                norm.run(l, &x, Shared::new(y), &vectors)
-            })
+            alloc::build(rows * cols, |y| norm.run(l, &x, Shared::new(y), &vectors))
         }))
     })?;
     Ok((out, l.shape().clone()))

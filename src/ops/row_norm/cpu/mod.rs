@@ -31,9 +31,13 @@ impl Kind {
 }
 
 /// The number of rows, and their length.
+#[inline]
 fn rows_and_cols(l: &Layout) -> [usize; 2] {
-    let cols = l.dims().last().copied().unwrap_or(1);
-    [l.shape().elem_count().checked_div(cols).unwrap_or(0), cols]
+    match l.dims() {
+        [] => [1, 1],
+        [.., 0] => [0, 0],
+        [leading @ .., cols] => [leading.iter().product(), *cols],
+    }
 }
 
 /// Up to two vectors as contiguous slices. Not a `Vec`: to norm a tiny tensor takes as long as a few allocations.
