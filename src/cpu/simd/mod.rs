@@ -220,6 +220,19 @@ pub trait Simd: Copy + Send + Sync + 'static {
         }
         columns
     }
+    /// The sums of the first `LANES` vectors: lane i of the result is the sum of vector i, added as a tree.
+    #[inline(always)]
+    fn sum_rows(self, rows: [Self::F; MAX_LANES]) -> Self::F {
+        let mut columns = self.transpose(rows);
+        let mut n = Self::LANES;
+        while n > 1 {
+            n /= 2;
+            for i in 0..n {
+                columns[i] = self.add(columns[i], columns[i + n]);
+            }
+        }
+        columns[0]
+    }
     #[inline(always)]
     fn to_array(self, a: Self::F) -> [f32; MAX_LANES] {
         let mut lanes = [0f32; MAX_LANES];

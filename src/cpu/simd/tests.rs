@@ -47,6 +47,16 @@ impl Kernel for Lanes<'_> {
                         assert!(same(column[j], s.to_array(rows[j])[i]), "({i}, {j})");
                     }
                 }
+                let sums = s.to_array(s.sum_rows(rows));
+                for (i, sum) in sums.into_iter().enumerate().take(S::LANES) {
+                    let row = s.to_array(rows[i]);
+                    let total: f64 = row[..S::LANES].iter().map(|&x| x as f64).sum();
+                    let size = row[..S::LANES].iter().fold(0f32, |size, x| size + x.abs());
+                    match total.is_finite() && size < 1e30 {
+                        true => assert!((sum as f64 - total).abs() <= 1e-6 * size as f64, "{i}"),
+                        false => assert!(!sum.is_finite() || size >= 1e30, "{i}"),
+                    }
+                }
                 let total: f64 = x.iter().map(|&x| x as f64).sum();
                 if x.iter().all(|x| x.abs() < 1e3) {
                     assert!((s.reduce_add(v) as f64 - total).abs() < 1e-2);

@@ -2,8 +2,8 @@
 //! result rounded, as a whole, which is little beside the keys.
 
 use super::call::Call;
+use super::code_rows::CodeRows;
 use super::compute;
-use super::rows::CodeRows;
 use crate::check;
 use crate::cpu::element::Element;
 use crate::op::{Arg, Args, OpResult, Spec};

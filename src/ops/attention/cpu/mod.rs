@@ -2,6 +2,7 @@
 
 mod backward;
 mod call;
+mod code_rows;
 mod codes;
 mod decode;
 mod output;

@@ -5,7 +5,7 @@ use crate::cpu::element::Element;
 use crate::cpu::matmul::micro::COLS;
 use crate::cpu::simd::{Kernel, Simd, MAX_LANES};
 use crate::ops::attention::cpu::call::{Call, Query};
-use crate::ops::attention::cpu::rows::KvRows;
+use crate::ops::attention::cpu::rows::{Block, Fetch, KvRows};
 use crate::ops::attention::cpu::scores::{self, Factors, NoSlopes};
 use crate::ops::attention::cpu::spans::zero;
 use crate::ops::attention::cpu::KEY_BLOCK;
@@ -58,32 +58,29 @@ impl<T: Element, K: KvRows> Kernel for Piece<'_, T, K> {
             return;
         }
         let keys = start..end;
+        let block = |rows| Block {
+            rows,
+            batch: segment.batch,
+            head: kv_head,
+            first: segment.key,
+        };
         // SAFETY: the scratch has a row of q and of scores for each query; the keys of the union of what they see exist.
         unsafe {
             for (r, query) in queries.iter().flatten().enumerate() {
                 self.load_query(s, &query.0, r);
             }
-            for step in keys.clone().step_by(STEP) {
-                let step = step..end.min(step + STEP);
-                for group in (0..rows).step_by(GROUP) {
-                    let at = (segment.batch, kv_head, segment.key);
-                    self.dots(s, at, (group, rows - group), step.clone());
-                }
+            let at = block(&call.k);
+            match K::direct(at, call.geometry.dim) {
+                Some(k) => self.dots(s, &k, rows, keys.clone()),
+                None => self.dots(s, &at, rows, keys.clone()),
             }
             for (r, query) in queries.iter().flatten().enumerate() {
                 self.weigh(s, &query.0, r, query.1.clone(), &keys);
             }
-            for step in keys.clone().step_by(STEP) {
-                let step = step..end.min(step + STEP);
-                for group in (0..rows).step_by(GROUP) {
-                    let at = (segment.batch, kv_head, segment.key);
-                    match rows - group {
-                        1 => self.values::<S, 1>(s, at, group, step.clone()),
-                        2 => self.values::<S, 2>(s, at, group, step.clone()),
-                        3 => self.values::<S, 3>(s, at, group, step.clone()),
-                        _ => self.values::<S, GROUP>(s, at, group, step.clone()),
-                    }
-                }
+            let at = block(&call.v);
+            match K::direct(at, call.geometry.value_dim) {
+                Some(v) => self.values(s, &v, rows, keys),
+                None => self.values(s, &at, rows, keys),
             }
         }
     }
@@ -111,34 +108,49 @@ impl<T: Element, K: KvRows> Piece<'_, T, K> {
         }
     }
 
+    /// The products of all queries and some keys.
+    ///
+    /// # Safety
+    /// The queries have been loaded; `k` has rows for the keys, which belong to this piece.
+    #[inline(always)]
+    unsafe fn dots<S: Simd>(&self, s: S, k: &impl Fetch, rows: usize, keys: Range<usize>) {
+        for step in keys.clone().step_by(STEP) {
+            let step = step..keys.end.min(step + STEP);
+            for group in (0..rows).step_by(GROUP) {
+                // SAFETY: the contract is the same.
+                unsafe { self.dots_of_group(s, k, (group, rows - group), step.clone()) };
+            }
+        }
+    }
+
     /// The products of up to four queries and some keys. As many keys are taken at once as give a whole vector of products, or
     /// nearly so: their sums of lanes are then additions of whole vectors.
     ///
     /// # Safety
-    /// The queries `group..group + queries` have been loaded, the keys exist and belong to this piece.
+    /// As for [`Piece::dots`].
     #[inline(always)]
-    unsafe fn dots<S: Simd>(
+    unsafe fn dots_of_group<S: Simd>(
         &self,
         s: S,
-        at: (usize, usize, usize),
+        k: &impl Fetch,
         (group, queries): (usize, usize),
         keys: Range<usize>,
     ) {
         // SAFETY: the contract is the same.
         unsafe {
             match (S::LANES, queries) {
-                (16, 1) => self.products::<S, 1, 8>(s, at, group, keys),
-                (16, 2) => self.products::<S, 2, 8>(s, at, group, keys),
-                (16, 3) => self.products::<S, 3, 4>(s, at, group, keys),
-                (16, _) => self.products::<S, GROUP, 4>(s, at, group, keys),
-                (8, 1) => self.products::<S, 1, 4>(s, at, group, keys),
-                (8, 2) => self.products::<S, 2, 4>(s, at, group, keys),
-                (8, 3) => self.products::<S, 3, 2>(s, at, group, keys),
-                (8, _) => self.products::<S, GROUP, 2>(s, at, group, keys),
-                (_, 1) => self.products::<S, 1, 2>(s, at, group, keys),
-                (_, 2) => self.products::<S, 2, 2>(s, at, group, keys),
-                (_, 3) => self.products::<S, 3, 1>(s, at, group, keys),
-                _ => self.products::<S, GROUP, 1>(s, at, group, keys),
+                (16, 1) => self.products::<S, _, 1, 8>(s, k, group, keys),
+                (16, 2) => self.products::<S, _, 2, 8>(s, k, group, keys),
+                (16, 3) => self.products::<S, _, 3, 4>(s, k, group, keys),
+                (16, _) => self.products::<S, _, GROUP, 4>(s, k, group, keys),
+                (8, 1) => self.products::<S, _, 1, 4>(s, k, group, keys),
+                (8, 2) => self.products::<S, _, 2, 4>(s, k, group, keys),
+                (8, 3) => self.products::<S, _, 3, 2>(s, k, group, keys),
+                (8, _) => self.products::<S, _, GROUP, 2>(s, k, group, keys),
+                (_, 1) => self.products::<S, _, 1, 2>(s, k, group, keys),
+                (_, 2) => self.products::<S, _, 2, 2>(s, k, group, keys),
+                (_, 3) => self.products::<S, _, 3, 1>(s, k, group, keys),
+                _ => self.products::<S, _, GROUP, 1>(s, k, group, keys),
             }
         }
     }
@@ -149,39 +161,40 @@ impl<T: Element, K: KvRows> Piece<'_, T, K> {
     /// As for [`Piece::dots`].
     #[allow(clippy::needless_range_loop, reason = "registers by their numbers")]
     #[inline(always)]
-    unsafe fn products<S: Simd, const R: usize, const J: usize>(
+    unsafe fn products<S: Simd, F: Fetch, const R: usize, const J: usize>(
         &self,
         s: S,
-        (batch, kv_head, base): (usize, usize, usize),
+        k: &F,
         group: usize,
         keys: Range<usize>,
     ) {
-        let (k, n) = (&self.call.k, self.call.geometry.dim);
+        let n = self.call.geometry.dim;
         let q = self.q.wrapping_add(group * self.q_row());
-        let last = keys.end - 1;
+        let scores = self.scores.wrapping_add(group * PIECE);
         let mut key = keys.start;
-        while key <= last {
+        while key < keys.end {
             // Where fewer than J keys are left, the last key is taken again. These are loops and not closures: a closure that is not
             // inlined would be compiled without the vector instructions.
-            let mut rows = [k.row(batch, kv_head, base + key); J];
+            let left = keys.end - key;
+            let mut rows = [k.row(key); J];
             for j in 1..J {
-                rows[j] = k.row(batch, kv_head, base + (key + j).min(last));
-            }
-            if group == 0 {
-                for j in 0..J {
-                    k.prefetch(k.row(batch, kv_head, base + key + AHEAD + j), n);
-                }
+                rows[j] = k.row(key + j.min(left - 1));
             }
             let mut sums = [[s.splat(0.0); J]; R];
             let mut i = 0;
             // SAFETY: a row of k has n elements, of q whole vectors.
             unsafe {
                 while i + S::LANES <= n {
-                    self.add_products(s, q, &rows, (i, S::LANES), &mut sums);
+                    if group == 0 {
+                        for j in 0..J {
+                            k.ask_for(key + AHEAD + j, i);
+                        }
+                    }
+                    self.add_products(s, q, (k, &rows), (i, S::LANES), &mut sums);
                     i += S::LANES;
                 }
                 if i < n {
-                    self.add_products(s, q, &rows, (i, n - i), &mut sums);
+                    self.add_products(s, q, (k, &rows), (i, n - i), &mut sums);
                 }
             }
             let mut square = [s.splat(0.0); MAX_LANES];
@@ -190,13 +203,17 @@ impl<T: Element, K: KvRows> Piece<'_, T, K> {
                     square[r * J + j] = sums[r][j];
                 }
             }
-            let totals = s.to_array(row_sums(s, square));
+            let totals = s.to_array(s.sum_rows(square));
             for r in 0..R {
-                for j in 0..J {
-                    // SAFETY: the scratch has a row of scores for each query, and the keys belong to the piece.
-                    unsafe {
-                        let row = self.scores.add((group + r) * PIECE);
-                        *row.add((key + j).min(last) - self.first) = totals[r * J + j];
+                // SAFETY: the scratch has a row of scores for each query, and the keys belong to the piece.
+                unsafe {
+                    let (from, to) = (
+                        totals.as_ptr().add(r * J),
+                        scores.add(r * PIECE + key - self.first),
+                    );
+                    match left >= J {
+                        true => std::ptr::copy_nonoverlapping(from, to, J),
+                        false => std::ptr::copy_nonoverlapping(from, to, left),
                     }
                 }
             }
@@ -210,18 +227,18 @@ impl<T: Element, K: KvRows> Piece<'_, T, K> {
     /// The rows exist and have these columns, and `q` points to rows of whole vectors for R queries.
     #[allow(clippy::needless_range_loop, reason = "registers by their numbers")]
     #[inline(always)]
-    unsafe fn add_products<S: Simd, const R: usize, const J: usize>(
+    unsafe fn add_products<S: Simd, F: Fetch, const R: usize, const J: usize>(
         &self,
         s: S,
         q: *const f32,
-        rows: &[K::Row; J],
+        (k, rows): (&F, &[F::Row; J]),
         (col, left): (usize, usize),
         sums: &mut [[S::F; J]; R],
     ) {
         let mut x = [s.splat(0.0); J];
         for j in 0..J {
             // SAFETY: by the contract.
-            x[j] = unsafe { self.call.k.load(s, rows[j], col, left) };
+            x[j] = unsafe { k.load(s, rows[j], col, left) };
         }
         for r in 0..R {
             // SAFETY: by the contract.
@@ -281,15 +298,37 @@ impl<T: Element, K: KvRows> Piece<'_, T, K> {
         }
     }
 
-    /// Adds the weighted values of some keys to the sums of R queries.
+    /// Adds the weighted values of some keys to the sums of all queries.
     ///
     /// # Safety
-    /// The weights of these keys have been written for the queries `group..group + R`.
+    /// `v` has rows for the keys, whose weights have been written for all queries.
     #[inline(always)]
-    unsafe fn values<S: Simd, const R: usize>(
+    unsafe fn values<S: Simd>(&self, s: S, v: &impl Fetch, rows: usize, keys: Range<usize>) {
+        for step in keys.clone().step_by(STEP) {
+            for group in (0..rows).step_by(GROUP) {
+                let step = step..keys.end.min(step + STEP);
+                // SAFETY: the contract is the same.
+                unsafe {
+                    match rows - group {
+                        1 => self.values_of_group::<S, _, 1>(s, v, group, step),
+                        2 => self.values_of_group::<S, _, 2>(s, v, group, step),
+                        3 => self.values_of_group::<S, _, 3>(s, v, group, step),
+                        _ => self.values_of_group::<S, _, GROUP>(s, v, group, step),
+                    }
+                }
+            }
+        }
+    }
+
+    /// [`Piece::values`] for R queries.
+    ///
+    /// # Safety
+    /// As for it.
+    #[inline(always)]
+    unsafe fn values_of_group<S: Simd, F: Fetch, const R: usize>(
         &self,
         s: S,
-        (batch, kv_head, base): (usize, usize, usize),
+        v: &F,
         group: usize,
         keys: Range<usize>,
     ) {
@@ -298,14 +337,11 @@ impl<T: Element, K: KvRows> Piece<'_, T, K> {
             let whole = n - col >= WIDE * S::LANES;
             // SAFETY: rows of sums are whole vectors, as many as a multiple of COLS elements has.
             unsafe {
-                let out = self.values.add(group * self.width + col);
-                let at = (batch, kv_head, base);
                 match whole {
-                    true => self.columns::<S, R, WIDE>(s, at, (group, col), keys.clone(), out),
+                    true => self.columns::<S, F, R, WIDE>(s, v, (group, col), keys.clone()),
                     false => {
-                        for i in (0..n - col).step_by(S::LANES) {
-                            let at_col = (group, col + i);
-                            self.columns::<S, R, 1>(s, at, at_col, keys.clone(), out.add(i));
+                        for col in (col..n).step_by(S::LANES) {
+                            self.columns::<S, F, R, 1>(s, v, (group, col), keys.clone());
                         }
                     }
                 }
@@ -316,18 +352,18 @@ impl<T: Element, K: KvRows> Piece<'_, T, K> {
     /// C vectors of columns of [`Piece::values`].
     ///
     /// # Safety
-    /// As for it; `out` points to the first of these columns in the sums of the first query. The values have C whole vectors
-    /// from `col` on, or C is 1.
+    /// As for it. The values have C whole vectors from `col` on, or C is 1.
     #[inline(always)]
-    unsafe fn columns<S: Simd, const R: usize, const C: usize>(
+    unsafe fn columns<S: Simd, F: Fetch, const R: usize, const C: usize>(
         &self,
         s: S,
-        (batch, kv_head, base): (usize, usize, usize),
+        v: &F,
         (group, col): (usize, usize),
         keys: Range<usize>,
-        out: *mut f32,
     ) {
-        let (v, n) = (&self.call.v, self.call.geometry.value_dim);
+        let n = self.call.geometry.value_dim;
+        let out = self.values.wrapping_add(group * self.width + col);
+        let weights = self.scores.wrapping_add(group * PIECE);
         let mut sums = [[s.splat(0.0); C]; R];
         // SAFETY: by the contract.
         unsafe {
@@ -337,21 +373,19 @@ impl<T: Element, K: KvRows> Piece<'_, T, K> {
                 }
             }
             for key in keys {
-                let row = v.row(batch, kv_head, base + key);
-                // A whole row, when its first columns are read.
-                if col == 0 {
-                    v.prefetch(v.row(batch, kv_head, base + key + AHEAD), n);
-                }
+                let row = v.row(key);
                 let mut x = [s.splat(0.0); C];
                 for (c, x) in x.iter_mut().enumerate() {
                     let at = col + c * S::LANES;
+                    if group == 0 {
+                        v.ask_for(key + AHEAD, at);
+                    }
                     // Several vectors are whole ones.
                     let left = if C > 1 { S::LANES } else { n - at };
                     *x = v.load(s, row, at, left);
                 }
                 for (r, sums) in sums.iter_mut().enumerate() {
-                    let weight = *self.scores.add((group + r) * PIECE + key - self.first);
-                    let weight = s.splat(weight);
+                    let weight = s.splat(*weights.add(r * PIECE + key - self.first));
                     for c in 0..C {
                         sums[c] = s.fma(weight, x[c], sums[c]);
                     }
@@ -364,18 +398,4 @@ impl<T: Element, K: KvRows> Piece<'_, T, K> {
             }
         }
     }
-}
-
-/// Of rows, the first LANES vectors: lane i of the result is the sum of row i, added as a tree.
-#[inline(always)]
-fn row_sums<S: Simd>(s: S, rows: [S::F; MAX_LANES]) -> S::F {
-    let mut columns = s.transpose(rows);
-    for half in [8, 4, 2, 1] {
-        for i in 0..half {
-            if half < S::LANES {
-                columns[i] = s.add(columns[i], columns[i + half]);
-            }
-        }
-    }
-    columns[0]
 }

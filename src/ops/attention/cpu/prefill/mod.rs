@@ -12,8 +12,10 @@
 //!            O = O · e^(old max − new max) + P·V
 //! ```
 //!
-//! Packed blocks are kept while there is room, for the next chunks of the same keys.
+//! Packed blocks are kept while there is room, for the next chunks of the same keys. What is packed next is asked for from memory
+//! row by row, beside the softmax, which leaves memory idle ([`ahead`]).
 
+mod ahead;
 mod softmax;
 
 use super::call::{Call, Query};
@@ -26,6 +28,7 @@ use crate::cpu::matmul::micro::{cols_of_tile, pack, rows_of_tile, Tile, COLS, RO
 use crate::cpu::parallel;
 use crate::cpu::scratch;
 use crate::cpu::simd::{dispatch, Kernel, Simd};
+use ahead::Ahead;
 use softmax::State;
 
 /// The most queries of a chunk: at a dim of 128 the chunk and a block of keys take half a megabyte, half of many L2 caches.
@@ -134,7 +137,8 @@ impl<T: Element, R: KvRows> Kernel for Chunks<'_, T, R> {
     fn run<S: Simd>(self, s: S) {
         let (mut queries, mut states) = (Vec::new(), Vec::new());
         let mut kept = vec![None; self.tiles.slots];
-        for unit in self.units {
+        for (i, unit) in self.units.iter().enumerate() {
+            let next = self.units.get(i + 1);
             let segment = &self.call.segments[unit.segment];
             let rows = unit.first..unit.first + unit.rows;
             queries.clear();
@@ -142,6 +146,7 @@ impl<T: Element, R: KvRows> Kernel for Chunks<'_, T, R> {
             states.clear();
             states.extend(queries.iter().map(|query| self.state(query)));
             self.begin(s, &queries);
+            let end = queries.iter().map(|query| query.end).max().unwrap_or(0);
             for first in (0..segment.keys).step_by(KEY_BLOCK) {
                 let len = KEY_BLOCK.min(segment.keys - first);
                 let spans = spans::<S>(&queries, first, len);
@@ -155,7 +160,15 @@ impl<T: Element, R: KvRows> Kernel for Chunks<'_, T, R> {
                     kept[slot] = Some(block);
                 }
                 self.multiply_keys(s, &spans, slot, len);
-                self.softmax(s, &queries, &mut states, &spans, first);
+                let keys = self
+                    .next_keys(unit, next, first)
+                    .filter(|block| kept[block.2 / KEY_BLOCK % self.tiles.slots] != Some(*block));
+                let ahead = Ahead {
+                    queries: next.filter(|_| first + KEY_BLOCK >= end),
+                    keys,
+                    rows: queries.len(),
+                };
+                self.softmax(s, &queries, &mut states, &spans, (first, &ahead));
                 self.multiply_values(s, &spans, slot);
             }
             self.end(s, &queries, &states);

@@ -1,6 +1,6 @@
 //! The softmax of a chunk's scores, block by block: weights by the largest score so far, and sums that are corrected for larger ones.
 
-use super::Chunks;
+use super::{Ahead, Chunks};
 use crate::cpu::element::Element;
 use crate::cpu::matmul::micro::rows_of_tile;
 use crate::cpu::simd::Simd;
@@ -42,7 +42,7 @@ impl<T: Element, R: KvRows> Chunks<'_, T, R> {
         queries: &[Query],
         states: &mut [State],
         spans: &[Span],
-        first: usize,
+        (first, ahead): (usize, &Ahead),
     ) {
         let (rows, tiles) = (rows_of_tile::<S>(), &self.tiles);
         for (panel, span) in spans.iter().enumerate() {
@@ -62,6 +62,7 @@ impl<T: Element, R: KvRows> Chunks<'_, T, R> {
                     unsafe { zero(scores, span.clone()) };
                     continue;
                 };
+                self.ask_for(ahead, r);
                 let Range { start, end } = seen(query, first, span);
                 // SAFETY: as above; the keys start..end are visible, and so they exist.
                 unsafe {
@@ -100,7 +101,11 @@ unsafe fn weigh<S: Simd, T: Element, R>(
     let max = if largest > old { largest } else { old };
     // Without a finite score yet, weights are e^−∞ = 0 and not e^(−∞ + ∞).
     let base = if max == f32::NEG_INFINITY { 0.0 } else { max };
-    let factor = if max == old { 1.0 } else { (old - base).exp() };
+    // Before the first finite score, sums are 0 or NaN, which no factor changes.
+    let factor = match max == old || old == f32::NEG_INFINITY {
+        true => 1.0,
+        false => (old - base).exp(),
+    };
     // SAFETY: the contract is the same.
     let sum = unsafe { scores::exponentials(s, t, count, base) };
     state.max = max;
