@@ -12,6 +12,8 @@ pub struct Narrow<T, O> {
     sums: *mut f32,
     rows: usize,
     width: usize,
+    /// Elements from row to row of the sums.
+    row: usize,
     /// Where its rows begin, and the elements from row to row; 0 for a bias.
     addend: Option<(*const T, usize)>,
     out: *mut O,
@@ -38,10 +40,19 @@ impl<T: Element, O: Element> Narrow<T, O> {
             sums,
             rows,
             width,
+            row: width,
             addend,
             out,
             stride,
         }
+    }
+
+    /// The same, of sums whose rows are `row` elements apart.
+    ///
+    /// # Safety
+    /// The sums are initialised and valid for writes there.
+    pub unsafe fn apart(self, row: usize) -> Self {
+        Narrow { row, ..self }
     }
 
     /// Writes the outputs. With an activation, the sums are overwritten on the way.
@@ -52,16 +63,21 @@ impl<T: Element, O: Element> Narrow<T, O> {
         let Narrow {
             rows,
             width,
+            row,
             out,
             stride,
             ..
         } = self;
-        let most = (BLOCK / width.max(1)).max(1);
+        // The numbers between the rows would be activated too: they may be anything.
+        let most = match row == width {
+            true => (BLOCK / width.max(1)).max(1),
+            false => 1,
+        };
         for first in (0..rows).step_by(most) {
             let count = most.min(rows - first);
             // SAFETY: first + count ≤ rows, so the sums, the addend and the outputs have these rows (see `new`).
             unsafe {
-                let sums = self.sums.add(first * width);
+                let sums = self.sums.add(first * row);
                 let block = (sums, count, width);
                 if let Some((p, row)) = self.addend {
                     dispatch(Narrow::new(
@@ -100,7 +116,7 @@ impl<T: Element, O: Element> Kernel for Narrow<T, O> {
         for i in 0..self.rows {
             // SAFETY: i < rows, and j < width: `new` asked for these sums, addends and outputs.
             unsafe {
-                let (from, to) = (self.sums.add(i * self.width), self.out.add(i * self.stride));
+                let (from, to) = (self.sums.add(i * self.row), self.out.add(i * self.stride));
                 for j in (0..self.width).step_by(S::LANES) {
                     let left = self.width - j;
                     let mut y = f32::load_upto(s, from.add(j), left);

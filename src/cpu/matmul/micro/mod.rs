@@ -2,7 +2,8 @@
 //! whose products are steps of a larger loop, such as attention's.
 
 pub mod pack;
-mod pairs;
+pub mod pairs;
+pub mod rows;
 mod tile;
 
 pub use tile::{cols_of_tile, rows_of_tile, Tile};

@@ -19,10 +19,14 @@ pub trait Source {
     /// # Safety
     /// There is such a row, and it has `left` > 0 numbers from `col` on.
     unsafe fn load<S: Simd>(&self, s: S, row: usize, col: usize, left: usize) -> S::F;
+
+    /// Fetches numbers that will soon be loaded to the L2 cache, if that helps. There need not be such numbers.
+    #[inline(always)]
+    fn fetch(&self, _row: usize, _col: usize) {}
 }
 
 /// Rows of elements, by a function that gives a row's address.
-struct Elements<F>(F);
+pub struct Elements<F>(pub F);
 
 impl<T: Element, F: Fn(usize) -> *const T> Source for Elements<F> {
     #[inline(always)]
@@ -30,6 +34,43 @@ impl<T: Element, F: Fn(usize) -> *const T> Source for Elements<F> {
         // SAFETY: `left` elements of an existing row follow.
         unsafe { T::load_upto(s, (self.0)(row).add(col), left) }
     }
+
+    #[inline(always)]
+    fn fetch(&self, row: usize, col: usize) {
+        prefetch((self.0)(row).wrapping_add(col));
+    }
+}
+
+/// Rows of pairs of bf16, each of two neighbouring rows of a matrix, by a function that gives a row's address: row i of the pairs
+/// is made of the rows 2i and 2i + 1.
+pub struct Paired<F>(pub F);
+
+impl<T: Element, F: Fn(usize) -> *const T> Source for Paired<F> {
+    #[inline(always)]
+    unsafe fn load<S: Simd>(&self, s: S, row: usize, col: usize, left: usize) -> S::F {
+        // SAFETY: `left` elements of two existing rows follow.
+        let (first, second) = unsafe {
+            (
+                T::load_upto(s, (self.0)(2 * row).add(col), left),
+                T::load_upto(s, (self.0)(2 * row + 1).add(col), left),
+            )
+        };
+        // A widened bf16 has its bits in the upper half.
+        let low = s.and(s.sar::<16>(s.bits(first)), s.isplat(0xffff));
+        s.float(s.or(low, s.bits(second)))
+    }
+}
+
+/// Tells the CPU that the cache line of this address will soon be read. The address may be any.
+#[inline(always)]
+pub fn prefetch<T>(p: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 CPU has the instruction, which is a hint: an address that can't be read is ignored.
+    unsafe {
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T1 }>(p.cast())
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = p;
 }
 
 /// Packs rows into strips of `width` rows: element (row, col) goes to `(row / width · cols + col) · width + row % width`.
@@ -38,7 +79,7 @@ impl<T: Element, F: Fn(usize) -> *const T> Source for Elements<F> {
 /// `source` has `rows` rows of `cols` numbers; `out` is valid for writes of `rows`, rounded up to a multiple of `width`, times
 /// `cols`.
 #[inline(always)]
-unsafe fn strips<S: Simd>(
+pub unsafe fn strips<S: Simd>(
     s: S,
     rows: usize,
     cols: usize,
@@ -50,25 +91,54 @@ unsafe fn strips<S: Simd>(
         for i0 in (0..width).step_by(S::LANES) {
             let height = S::LANES.min(width - i0);
             let here = rows.saturating_sub(first + i0).min(height);
-            for col in (0..cols).step_by(S::LANES) {
-                let left = cols - col;
-                let mut square = [s.splat(0.0); MAX_LANES];
-                for (i, line) in square.iter_mut().enumerate().take(S::LANES) {
-                    if i < here {
-                        // SAFETY: `left` numbers of an existing row follow.
-                        *line = unsafe { source.load(s, first + i0 + i, col, left) };
+            // SAFETY: `here` rows from first + i0 on exist. The strip has `width` elements for each column, of which i0.. +
+            // height ≤ width are these.
+            unsafe {
+                let out = out.add(first * cols + i0);
+                let mut col = 0;
+                if here == S::LANES {
+                    while col + S::LANES <= cols {
+                        let rows = (first + i0, S::LANES, S::LANES);
+                        square(s, rows, (col, S::LANES), source, out, width);
+                        col += S::LANES;
                     }
                 }
-                let square = s.transpose(square);
-                for (c, column) in square.into_iter().enumerate().take(S::LANES.min(left)) {
-                    // SAFETY: the strip has `width` elements for each column, of which i0.. + height ≤ width are these.
-                    unsafe {
-                        let to = out.add((first * cols) + (col + c) * width + i0);
-                        f32::store_upto(s, to, height, column);
-                    }
+                while col < cols {
+                    let rows = (first + i0, here, height);
+                    square(s, rows, (col, cols - col), source, out, width);
+                    col += S::LANES;
                 }
             }
         }
+    }
+}
+
+/// Writes a square of columns as rows that are `width` apart, from `out[col · width]` on: `here` rows from `row` on, then zeros, and
+/// `left` columns, of each of which the first `height` numbers are written.
+///
+/// # Safety
+/// `source` has `here` ≤ LANES rows from `row` on, and `left` > 0 columns from `col` on; `out` is valid for writes there.
+#[inline(always)]
+unsafe fn square<S: Simd>(
+    s: S,
+    (row, here, height): (usize, usize, usize),
+    (col, left): (usize, usize),
+    source: &impl Source,
+    out: *mut f32,
+    width: usize,
+) {
+    let mut square = [s.splat(0.0); MAX_LANES];
+    for (i, line) in square.iter_mut().enumerate().take(S::LANES) {
+        source.fetch(row + i + S::LANES, col);
+        if i < here {
+            // SAFETY: `left` numbers of an existing row follow.
+            *line = unsafe { source.load(s, row + i, col, left) };
+        }
+    }
+    let square = s.transpose(square);
+    for (c, column) in square.into_iter().enumerate().take(S::LANES.min(left)) {
+        // SAFETY: the caller has room for `height` numbers of each column.
+        unsafe { f32::store_upto(s, out.add((col + c) * width), height, column) };
     }
 }
 
@@ -182,12 +252,28 @@ pub unsafe fn panels<S: Simd, T: Element>(
 #[inline(always)]
 pub unsafe fn panels_of<S: Simd>(
     s: S,
+    rows: (usize, usize),
+    cols: usize,
+    source: &impl Source,
+    out: *mut f32,
+) {
+    // SAFETY: the same contract.
+    unsafe { panels_by(s, cols_of_tile::<S>(), rows, cols, source, out) }
+}
+
+/// [`panels_of`] `width` columns, a multiple of the lanes.
+///
+/// # Safety
+/// As for it.
+#[inline(always)]
+pub unsafe fn panels_by<S: Simd>(
+    s: S,
+    width: usize,
     (rows, padded): (usize, usize),
     cols: usize,
     source: &impl Source,
     out: *mut f32,
 ) {
-    let width = cols_of_tile::<S>();
     for i in 0..padded {
         for (panel, col) in (0..cols).step_by(width).enumerate() {
             for at in (0..width).step_by(S::LANES) {

@@ -11,7 +11,13 @@ use candle_core::DType;
 /// Whether products of rows of `dim` elements of T are made of pairs.
 #[inline(always)]
 pub fn suits<S: Simd, T: Element>(dim: usize) -> bool {
-    T::DTYPE == DType::BF16 && dim.is_multiple_of(2) && S::LANES == 16 && available()
+    S::LANES == 16 && suit_this_cpu::<T>(dim)
+}
+
+/// [`suits`] for the best instruction set of this CPU.
+#[inline(always)]
+pub fn suit_this_cpu<T: Element>(dim: usize) -> bool {
+    T::DTYPE == DType::BF16 && dim.is_multiple_of(2) && available()
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -1,0 +1,153 @@
+//! From sums to outputs.
+
+use super::{cost, Sides};
+use crate::act::Act;
+use crate::cpu::element::Element;
+use crate::cpu::matmul::matrix::Matrix;
+use crate::cpu::matmul::micro::pack::{self, Elements};
+use crate::cpu::matmul::narrow::Narrow;
+use crate::cpu::matmul::Product;
+use crate::cpu::parallel::Shared;
+use crate::cpu::scratch;
+use crate::cpu::simd::{dispatch, Kernel, Simd, MAX_LANES};
+
+/// Writes the product.
+///
+/// # Safety
+/// `out` is valid for writes of the result, rows one behind the other, and nothing else touches it.
+pub unsafe fn run<T: Element, O: Element>(p: &Product<T>, out: *mut O) {
+    let shape = (p.x.rows, p.w.rows);
+    assert!(p.low.is_none_or(|low| (low.u.rows, low.b.rows) == shape));
+    assert!(p
+        .addend
+        .is_none_or(|m| (m.rows, m.cols) == shape && m.has_dense_rows()));
+    let mut wide = Vec::new();
+    let low = p.low.map(|low| (low.u, low.b.widened_into(&mut wide)));
+    let out = Shared::new(out);
+    let addend = p
+        .addend
+        .map(|m| (Shared::new(m.as_ptr().cast_mut()), m.row));
+    // SAFETY: the blocks cover the result without overlap, and the caller has room for it; the addend has its shape.
+    multiply((p.x, p.w), low, p.scale, &|block: Block| unsafe {
+        let addend = addend.map(|(first, row)| {
+            let first = first.get().cast_const();
+            (first.add(block.row * row + block.output), row)
+        });
+        let out = out.get().add(block.row * shape.1 + block.output);
+        Narrow::new(block.sums, addend, out, shape.1)
+            .apart(block.apart)
+            .run(p.act)
+    });
+}
+
+/// `out = scale · x·Wᵀ`, added to what is there if `add` is set.
+///
+/// # Safety
+/// `out` is valid for writes of x.rows rows of w.rows elements, `row` elements apart, which nothing else touches. If `add` is
+/// set, they are initialised.
+pub unsafe fn product(
+    out: *mut f32,
+    row: usize,
+    add: bool,
+    (x, w): (Matrix<f32>, Matrix<f32>),
+    scale: f32,
+) {
+    let out = Shared::new(out);
+    // SAFETY: the blocks cover the result without overlap, and the caller has room for it, initialised if it is added to.
+    multiply((x, w), None, scale, &|block: Block| unsafe {
+        let out = out.get().add(block.row * row + block.output);
+        let addend = add.then_some((out.cast_const(), row));
+        Narrow::new(block.sums, addend, out, row)
+            .apart(block.apart)
+            .run(Act::Identity)
+    });
+}
+
+/// `out = x·Wᵀ`, added to the numbers in `out` if `add` is set: one part of a sum of products.
+///
+/// # Safety
+/// `out` is valid for reads and writes of the result, rows one behind the other, and nothing else touches it. If `add` is set,
+/// it is initialised.
+pub unsafe fn accumulate((x, w): (Matrix<f32>, Matrix<f32>), out: *mut f32, add: bool) {
+    // SAFETY: the same contract.
+    unsafe { product(out, w.rows, add, (x, w), 1.0) }
+}
+
+/// Finished sums: those of the outputs from `output` on of the rows from `row` on.
+struct Block {
+    /// The first one, how many rows, and how many outputs of each.
+    sums: (*mut f32, usize, usize),
+    /// From one row of sums to the next.
+    apart: usize,
+    row: usize,
+    output: usize,
+}
+
+/// Calls `finish` with the sums of `scale · x·Wᵀ [+ u·Bᵀ]`, block by block. That of x and W is packed for which there is less
+/// to do.
+fn multiply<T: Element>(
+    (x, w): (Matrix<T>, Matrix<T>),
+    low: Option<(Matrix<f32>, Matrix<f32>)>,
+    scale: f32,
+    finish: &(dyn Fn(Block) + Sync),
+) {
+    // Sums that have the rows of W for theirs have to be transposed.
+    let transposition = (x.rows * w.rows).div_ceil(w.cols.max(1)) * super::costs::TRANSPOSE;
+    if cost(&x, &w) <= cost(&w, &x) + transposition {
+        let main = (x, w);
+        return Sides { main, scale, low }.multiply(&|sums| {
+            finish(Block {
+                sums: (sums.first, sums.rows.len(), sums.cols.len()),
+                apart: sums.row,
+                row: sums.rows.start,
+                output: sums.cols.start,
+            })
+        });
+    }
+    let (main, low) = ((w, x), low.map(|(u, b)| (b, u)));
+    Sides { main, scale, low }.multiply(&|sums| {
+        let outputs = sums.rows.len().next_multiple_of(MAX_LANES);
+        scratch::with([outputs * AT_ONCE], |[to]| {
+            for start in sums.cols.clone().step_by(AT_ONCE) {
+                let rows = start..sums.cols.end.min(start + AT_ONCE);
+                let from = sums.first.wrapping_add(start - sums.cols.start);
+                dispatch(Transpose {
+                    from: (from, sums.row),
+                    shape: (sums.rows.len(), rows.len()),
+                    to: (to, outputs),
+                });
+                finish(Block {
+                    sums: (to, rows.len(), sums.rows.len()),
+                    apart: outputs,
+                    row: start,
+                    output: sums.rows.start,
+                });
+            }
+        })
+    });
+}
+
+/// Rows that are transposed at a time: of 96 outputs they are 12 KB.
+const AT_ONCE: usize = 32;
+
+/// Writes the columns of a matrix as rows. The maker answers for both, and for room of up to a multiple of MAX_LANES in each row
+/// that is written.
+struct Transpose {
+    /// The first element, and how far apart the rows are.
+    from: (*const f32, usize),
+    shape: (usize, usize),
+    to: (*mut f32, usize),
+}
+
+impl Kernel for Transpose {
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let (first, row) = self.from;
+        let (rows, cols) = self.shape;
+        // SAFETY: the maker has these rows and columns, and as many rows of as many columns to write to.
+        unsafe {
+            let source = Elements(|i| first.wrapping_add(i * row));
+            pack::strips(s, rows, cols, self.to.1, &source, self.to.0)
+        }
+    }
+}
