@@ -194,7 +194,7 @@ fn doras_norms_need_no_second_weight() -> Result<()> {
     let vb = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
     let layer = LoraLinear::new(Linear::new(w, None), &config, vb)?;
     let step = || layer.forward_t(&x, true)?.backward().map(drop);
-    // What gemm packs matrices into is made once for each thread, as large as the CPU's second cache.
+    // What matrices are packed into is made once for each thread.
     step()?;
     let step = memory(step)?;
     assert!(step.largest < WEIGHT / 4, "{} bytes", step.largest);

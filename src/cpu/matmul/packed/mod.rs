@@ -12,8 +12,9 @@
 //! ```
 //!
 //! Six rows of A at a time are read where they lie, if they are f32 or pairs of bf16: one step of them stays in the L1 cache while the
-//! strips of B pass by. Other rows are copied as f32 first, 12 at a time. Only B is packed. So a weight is not, as long as x has
-//! few rows: then x is B. Of x and W that one is B for which there is less to do; see [`Sides`].
+//! strips of B pass by. Other rows are copied as f32 first. Only B is packed. So a weight is not, as long as x has few rows: then x
+//! is B. Of x and W that one is B for which there is less to do; [`finish`] chooses. Threads share out the rows of A; where all of A
+//! is cheap to read, those of B, of which each thread packs its own.
 //!
 //! The sums of an output are added in an order that depends on k alone.
 
