@@ -20,7 +20,7 @@ pub trait Source {
     /// There is such a row, and it has `left` > 0 numbers from `col` on.
     unsafe fn load<S: Simd>(&self, s: S, row: usize, col: usize, left: usize) -> S::F;
 
-    /// Fetches numbers that will soon be loaded to the L2 cache, if that helps. There need not be such numbers.
+    /// Fetches numbers of an existing row that will soon be loaded to the L2 cache, if that helps.
     #[inline(always)]
     fn fetch(&self, _row: usize, _col: usize) {}
 }
@@ -98,14 +98,14 @@ pub unsafe fn strips<S: Simd>(
                 let mut col = 0;
                 if here == S::LANES {
                     while col + S::LANES <= cols {
-                        let rows = (first + i0, S::LANES, S::LANES);
-                        square(s, rows, (col, S::LANES), source, out, width);
+                        let part = (first + i0, S::LANES, S::LANES);
+                        square(s, rows, part, (col, S::LANES), source, out, width);
                         col += S::LANES;
                     }
                 }
                 while col < cols {
-                    let rows = (first + i0, here, height);
-                    square(s, rows, (col, cols - col), source, out, width);
+                    let part = (first + i0, here, height);
+                    square(s, rows, part, (col, cols - col), source, out, width);
                     col += S::LANES;
                 }
             }
@@ -117,10 +117,11 @@ pub unsafe fn strips<S: Simd>(
 /// `left` columns, of each of which the first `height` numbers are written.
 ///
 /// # Safety
-/// `source` has `here` ≤ LANES rows from `row` on, and `left` > 0 columns from `col` on; `out` is valid for writes there.
+/// `source` has `rows` rows, `here` ≤ LANES of them from `row` on, and `left` > 0 columns from `col` on; `out` is valid for writes there.
 #[inline(always)]
 unsafe fn square<S: Simd>(
     s: S,
+    rows: usize,
     (row, here, height): (usize, usize, usize),
     (col, left): (usize, usize),
     source: &impl Source,
@@ -129,7 +130,9 @@ unsafe fn square<S: Simd>(
 ) {
     let mut square = [s.splat(0.0); MAX_LANES];
     for (i, line) in square.iter_mut().enumerate().take(S::LANES) {
-        source.fetch(row + i + S::LANES, col);
+        if row + i + S::LANES < rows {
+            source.fetch(row + i + S::LANES, col);
+        }
         if i < here {
             // SAFETY: `left` numbers of an existing row follow.
             *line = unsafe { source.load(s, row + i, col, left) };

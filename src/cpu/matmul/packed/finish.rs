@@ -69,8 +69,14 @@ pub unsafe fn product(
 /// `out` is valid for reads and writes of the result, rows one behind the other, and nothing else touches it. If `add` is set,
 /// it is initialised.
 pub unsafe fn accumulate((x, w): (Matrix<f32>, Matrix<f32>), out: *mut f32, add: bool) {
-    // SAFETY: the same contract.
-    unsafe { product(out, w.rows, add, (x, w), 1.0) }
+    /// The terms that are added up at a time: what is packed for more of them would take much memory.
+    const MOST_TERMS: usize = 16 << 10;
+    for start in (0..x.cols.max(1)).step_by(MOST_TERMS) {
+        let terms = start..x.cols.min(start + MOST_TERMS);
+        let [x, w] = [x, w].map(|m| m.t().rows(terms.clone()).t());
+        // SAFETY: the same contract; from the second terms on the result is initialised.
+        unsafe { product(out, w.rows, add || start > 0, (x, w), 1.0) }
+    }
 }
 
 /// Finished sums: those of the outputs from `output` on of the rows from `row` on.
