@@ -81,7 +81,7 @@ impl Block {
 }
 
 /// Vectors of numbers or of pairs, and their products.
-trait Lanes: Copy {
+pub(super) trait Lanes: Copy {
     const LANES: usize;
     type V: Copy;
     fn zeros(self) -> Self::V;
@@ -209,12 +209,29 @@ unsafe fn run<L: Lanes, const MR: usize, const NR: usize>(l: L, block: Block) {
         }
         left -= steps;
     }
+    // SAFETY: the caller has room for MR rows of NR vectors, initialised if they are added to.
+    unsafe { write(l, sums, block.c, block.c_row, block.add) }
+}
+
+/// Writes the sums of a register block, or adds them to what is there.
+///
+/// # Safety
+/// `c` has room for MR rows of NR vectors, `c_row` elements apart, initialised if `add` is set, which nothing else touches.
+#[allow(clippy::needless_range_loop, reason = "registers by their numbers")]
+#[inline(always)]
+pub(super) unsafe fn write<L: Lanes, const MR: usize, const NR: usize>(
+    l: L,
+    sums: [[L::V; NR]; MR],
+    c: *mut f32,
+    c_row: usize,
+    add: bool,
+) {
     for i in 0..MR {
         for n in 0..NR {
-            // SAFETY: the caller has room for MR rows of NR vectors, initialised if they are added to.
+            // SAFETY: this is vector n of row i, for which the caller has room.
             unsafe {
-                let c = block.c.add(i * block.c_row + n * L::LANES);
-                let sum = match block.add {
+                let c = c.add(i * c_row + n * L::LANES);
+                let sum = match add {
                     true => l.add(l.load(c), sums[i][n]),
                     false => sums[i][n],
                 };

@@ -14,7 +14,7 @@
 //!
 //! A is either packed, its MR rows beside one another for each k (`AI` = 1), or a part of a matrix whose rows lie `AI` apart.
 
-use super::pairs;
+use super::{pairs, rows};
 use crate::cpu::element::Element;
 use crate::cpu::simd::{Kernel, Simd};
 
@@ -139,19 +139,8 @@ unsafe fn run<S: Simd, const MR: usize, const AI: usize>(s: S, tile: Tile) {
             b = b.add(NR * S::LANES);
         }
     }
-    for i in 0..MR {
-        for n in 0..NR {
-            // SAFETY: the caller has room for MR rows of N elements, initialised if they are added to.
-            unsafe {
-                let c = tile.c.add(i * tile.c_row + n * S::LANES);
-                let sum = match tile.add {
-                    true => s.add(s.load_f32(c), sums[i][n]),
-                    false => sums[i][n],
-                };
-                s.store_f32(c, sum);
-            }
-        }
-    }
+    // SAFETY: the caller has room for MR rows of NR vectors, initialised if they are added to.
+    unsafe { rows::write(s, sums, tile.c, tile.c_row, tile.add) }
 }
 
 #[cfg(test)]

@@ -49,12 +49,7 @@ impl<'a, T: Element> Multiply<'a, T> {
 impl<T: Element> Kernel for Multiply<'_, T> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Multiply {
-            a,
-            strips,
-            to,
-            scale,
-        } = self;
+        let (a, strips, to, scale) = (self.a, self.strips, self.to, self.scale);
         let pairs = paired::<S, T>(&a);
         let mut add = scale.is_none();
         for slots in steps(strips.slots::<S>()) {

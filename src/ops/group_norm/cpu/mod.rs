@@ -14,10 +14,9 @@ use crate::cpu::pieces::{for_each_piece, Pieces};
 use crate::cpu::row_view::RowView;
 use crate::cpu::simd::Simd;
 use crate::cpu::two_pass;
-use crate::ops::row_norm::cpu::{MeasuredRow, NormByRow, NormRows, Normalise, WriteRow};
+use crate::ops::row_norm::cpu::{MeasuredRow, NormByRow, NormRows, Normalise, Vectors, WriteRow};
 use crate::ops::row_norm::{Kind, RowNorm};
 use candle_core::Layout;
-use std::borrow::Cow;
 
 /// The groups as rows. They are read where they lie if the channels of a batch item are contiguous.
 fn groups<'a, T: Element>(x: &'a [T], l: &Layout, extent: Extent) -> RowView<'a, T> {
@@ -44,19 +43,13 @@ impl NormByRow for GroupNorm {
     fn view<'a, T: Element>(&self, x: &'a [T], l: &Layout) -> RowView<'a, T> {
         groups(x, l, self.extent(l))
     }
-    unsafe fn run<T: Element>(
-        self,
-        l: &Layout,
-        x: &RowView<T>,
-        y: Shared<T>,
-        vectors: &[Cow<[T]>],
-    ) {
+    unsafe fn run<T: Element>(self, l: &Layout, x: &RowView<T>, y: Shared<T>, params: Vectors<T>) {
         let (extent, eps) = (self.extent(l), self.eps);
         let (rows, cols) = (extent.rows(), extent.cols());
         if extent.spatial == 1 {
             // Channels of one element: a layer norm whose weight and bias depend on the group.
             let kind = Kind::Layer;
-            let groups = NormRows::new(RowNorm { kind, eps }, x, y, vectors, cols);
+            let groups = NormRows::new(RowNorm { kind, eps }, x, y, params, cols);
             // SAFETY: x and y have the groups by the caller's promise, each of which is a row of `cols` elements.
             return unsafe { groups.with_groups(extent.groups).run(rows) };
         }
@@ -67,8 +60,8 @@ impl NormByRow for GroupNorm {
             divisor: Divisor::RootMeanSquare,
             eps,
             write: WriteGroup {
-                weight: vectors.first().map(AsRef::as_ref),
-                bias: vectors.get(1).map(AsRef::as_ref),
+                weight: params.first().map(AsRef::as_ref),
+                bias: params.get(1).map(AsRef::as_ref),
                 extent,
             },
         };

@@ -14,6 +14,9 @@ use candle_core::{CpuStorage, Layout, Result};
 use std::borrow::Cow;
 use std::ops::Range;
 
+/// The weight and the bias of a norm, as far as it has them.
+pub type Vectors<'a, T> = &'a [Cow<'a, [T]>];
+
 /// A norm that sees a tensor as rows of one length, each normalised by itself.
 pub trait NormByRow: Copy {
     /// The name for errors behind the check.
@@ -26,7 +29,7 @@ pub trait NormByRow: Copy {
     ///
     /// # Safety
     /// x and y have these rows, and nothing else touches those of y. y may be x's own memory.
-    unsafe fn run<T: Element>(self, l: &Layout, x: &RowView<T>, y: Shared<T>, vectors: &[Cow<[T]>]);
+    unsafe fn run<T: Element>(self, l: &Layout, x: &RowView<T>, y: Shared<T>, params: Vectors<T>);
 }
 
 pub fn forward<N: NormByRow>(norm: N, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
@@ -69,16 +72,10 @@ impl NormByRow for RowNorm {
     fn view<'a, T: Element>(&self, x: &'a [T], l: &Layout) -> RowView<'a, T> {
         RowView::new(x, l)
     }
-    unsafe fn run<T: Element>(
-        self,
-        l: &Layout,
-        x: &RowView<T>,
-        y: Shared<T>,
-        vectors: &[Cow<[T]>],
-    ) {
+    unsafe fn run<T: Element>(self, l: &Layout, x: &RowView<T>, y: Shared<T>, params: Vectors<T>) {
         let [rows, cols] = rows_and_cols(l);
         // SAFETY: the caller's promise is the same.
-        unsafe { NormRows::new(self, x, y, vectors, cols).run(rows) }
+        unsafe { NormRows::new(self, x, y, params, cols).run(rows) }
     }
 }
 

@@ -5,7 +5,9 @@ mod forward;
 mod residual;
 
 pub use backward::{backward, row_grad};
-pub use forward::{forward, inplace, MeasuredRow, NormByRow, NormRows, Normalise, WriteRow};
+pub use forward::{
+    forward, inplace, MeasuredRow, NormByRow, NormRows, Normalise, Vectors, WriteRow,
+};
 pub use residual::add;
 
 use super::{Kind, RowNorm};
