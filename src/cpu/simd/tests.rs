@@ -83,6 +83,9 @@ fn check_16_bits<S: Simd, T: Element>(s: S, x: &[f32]) {
     for (i, &x) in x.iter().enumerate() {
         assert!(same(T::narrow(x).widen(), narrow[i].widen()), "{x} rounded");
         assert!(same(narrow[i].widen(), wide[i]), "{x} widened");
+        let one = T::narrow_in(s, x);
+        assert!(same(one.widen(), narrow[i].widen()), "{x} rounded alone");
+        assert!(same(one.widen_in(s), wide[i]), "{x} widened alone");
     }
 }
 
