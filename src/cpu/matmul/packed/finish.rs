@@ -7,9 +7,9 @@ use crate::cpu::matmul::matrix::Matrix;
 use crate::cpu::matmul::micro::pack::{self, Elements};
 use crate::cpu::matmul::narrow::Narrow;
 use crate::cpu::matmul::Product;
-use crate::cpu::parallel::Shared;
-use crate::cpu::scratch;
+use crate::cpu::parallel::{self, Shared};
 use crate::cpu::simd::{dispatch, Kernel, Simd, MAX_LANES};
+use crate::cpu::{alloc, scratch};
 
 /// Writes the product.
 ///
@@ -23,6 +23,10 @@ pub unsafe fn run<T: Element, O: Element>(p: &Product<T>, out: *mut O) {
         .is_none_or(|m| (m.rows, m.cols) == shape && m.has_dense_rows()));
     let mut wide = Vec::new();
     let low = p.low.map(|low| (low.u, low.b.widened_into(&mut wide)));
+    if p.x.cols > MOST_TERMS {
+        // SAFETY: the same contract, and the shapes are those asserted.
+        return unsafe { run_in_parts(p, low, out) };
+    }
     let out = Shared::new(out);
     let addend = p
         .addend
@@ -40,16 +44,69 @@ pub unsafe fn run<T: Element, O: Element>(p: &Product<T>, out: *mut O) {
     });
 }
 
+/// The terms of a sum that are added up at a time: what is packed for more of them would take much memory.
+const MOST_TERMS: usize = 16 << 10;
+
+/// [`run`] for long sums, which are gathered in f32 beside the output.
+///
+/// # Safety
+/// As for it; `low` is the product of low rank in f32, and all shapes are the result's.
+unsafe fn run_in_parts<T: Element, O: Element>(
+    p: &Product<T>,
+    low: Option<(Matrix<f32>, Matrix<f32>)>,
+    out: *mut O,
+) {
+    let (rows, outputs) = (p.x.rows, p.w.rows);
+    let out = Shared::new(out);
+    // SAFETY: there is a sum for each result, initialised by the first terms; the caller has room for the results, and the
+    // addend has their shape. The ranges cover all rows without overlap.
+    unsafe {
+        let mut memory = alloc::build(rows * outputs, |sums: *mut f32| {
+            add_up((p.x, p.w), (sums, outputs), false, p.scale);
+            if let Some(low) = low {
+                product(sums, outputs, true, low, 1.0);
+            }
+        });
+        let sums = Shared::new(memory.as_mut_ptr());
+        parallel::ranges(rows, outputs, 1, |range| {
+            let addend = p
+                .addend
+                .map(|m| (m.as_ptr().add(range.start * m.row), m.row));
+            let at = range.start * outputs;
+            let block = (sums.get().add(at), range.len(), outputs);
+            Narrow::new(block, addend, out.get().add(at), outputs).run(p.act)
+        });
+    }
+}
+
+/// `out = scale · x·Wᵀ`, added to what is there if `add` is set, some terms after the others.
+///
+/// # Safety
+/// As for [`product`].
+unsafe fn add_up<T: Element>(
+    (x, w): (Matrix<T>, Matrix<T>),
+    (out, row): (*mut f32, usize),
+    add: bool,
+    scale: f32,
+) {
+    for start in (0..x.cols.max(1)).step_by(MOST_TERMS) {
+        let terms = start..x.cols.min(start + MOST_TERMS);
+        let [x, w] = [x, w].map(|m| m.t().rows(terms.clone()).t());
+        // SAFETY: the same contract; from the second terms on the result is initialised.
+        unsafe { product(out, row, add || start > 0, (x, w), scale) }
+    }
+}
+
 /// `out = scale · x·Wᵀ`, added to what is there if `add` is set.
 ///
 /// # Safety
 /// `out` is valid for writes of x.rows rows of w.rows elements, `row` elements apart, which nothing else touches. If `add` is
 /// set, they are initialised.
-pub unsafe fn product(
+pub unsafe fn product<T: Element>(
     out: *mut f32,
     row: usize,
     add: bool,
-    (x, w): (Matrix<f32>, Matrix<f32>),
+    (x, w): (Matrix<T>, Matrix<T>),
     scale: f32,
 ) {
     let out = Shared::new(out);
@@ -69,14 +126,8 @@ pub unsafe fn product(
 /// `out` is valid for reads and writes of the result, rows one behind the other, and nothing else touches it. If `add` is set,
 /// it is initialised.
 pub unsafe fn accumulate((x, w): (Matrix<f32>, Matrix<f32>), out: *mut f32, add: bool) {
-    /// The terms that are added up at a time: what is packed for more of them would take much memory.
-    const MOST_TERMS: usize = 16 << 10;
-    for start in (0..x.cols.max(1)).step_by(MOST_TERMS) {
-        let terms = start..x.cols.min(start + MOST_TERMS);
-        let [x, w] = [x, w].map(|m| m.t().rows(terms.clone()).t());
-        // SAFETY: the same contract; from the second terms on the result is initialised.
-        unsafe { product(out, w.rows, add || start > 0, (x, w), 1.0) }
-    }
+    // SAFETY: the same contract.
+    unsafe { add_up((x, w), (out, w.rows), add, 1.0) }
 }
 
 /// Finished sums: those of the outputs from `output` on of the rows from `row` on.

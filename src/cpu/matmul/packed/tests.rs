@@ -146,3 +146,23 @@ fn blocks_cover_large_products() {
         }
     }
 }
+
+/// A sum of more terms than are packed at a time, of which every part counts, rounded once.
+#[test]
+fn long_sums_are_added_up_in_parts() {
+    let k = 40_000;
+    let ones = vec![bf16::ONE; 20 * k];
+    let addend = vec![bf16::from_f32(-2.0); 3];
+    let product = crate::cpu::matmul::Product {
+        scale: 0.25,
+        addend: Some(Matrix::repeated(&addend, 20)),
+        ..crate::cpu::matmul::Product::new(
+            Matrix::contiguous(&ones, 20, k),
+            Matrix::contiguous(&ones[..3 * k], k, 3).t(),
+        )
+    };
+    let mut out = vec![0f32; 60];
+    // SAFETY: there is room for the result.
+    unsafe { run(&product, out.as_mut_ptr()) };
+    assert_eq!(out, vec![9998.0; 60]);
+}
