@@ -4,7 +4,7 @@
 use super::check::{self, all, at, Verdict};
 use super::gradients::gradients;
 use super::{Point, Sizes};
-use crate::cases::{self, Fill, Size};
+use crate::cases::{self, Fill, OpCase, Size};
 use candle_core::{DType, Device, Result, Tensor};
 
 /// Two evaluations for each element: larger arguments are left to autograd, and so are those of calls that take long.
@@ -24,11 +24,23 @@ fn is_small_enough(counts: &[usize], argument: usize) -> bool {
     count <= MOST && count * counts.iter().sum::<usize>() <= MOST_READ
 }
 
-/// Every gradient of every case is checked at some size.
+/// Cases that are about large arguments. Others of their ops have the same gradients, of smaller ones.
+const LARGE: [&str; 3] = [
+    "lora/lora_rank_64",
+    "matmul_act/heads_gelu",
+    "matmul_act/vectors_gelu",
+];
+
+/// Every gradient of every other case is checked at some size.
 #[test]
 fn no_gradient_is_left_out() {
     let mut left_out = Vec::new();
-    for case in cases::all().iter().filter(|case| !case.straight_through) {
+    let cases = cases::all();
+    for name in LARGE {
+        assert!(cases.iter().any(|case| case.id() == name), "no {name}");
+    }
+    let small = |case: &&OpCase| !case.straight_through && !LARGE.contains(&&*case.id());
+    for case in cases.iter().filter(small) {
         let sizes = SIZES.of(case);
         let of_size = |size: &Size| -> Vec<usize> {
             let shapes = case.args.iter().map(|arg| (arg.shape)(*size));

@@ -93,8 +93,10 @@ pub fn lora_trained(
     const NAME: &str = "lora_trained";
     linear::check_args(NAME, x, w, bias)?;
     adapter.check(NAME, x, w.dim(0)?)?;
-    if !w.track_op() && !bias.is_some_and(Tensor::track_op) {
-        // Nothing of the base is trained in this call: one op computes what three would.
+    let base = [Some(x), Some(w), bias, Some(adapter.a), Some(adapter.b)];
+    if !base.into_iter().flatten().any(Tensor::track_op) {
+        // Without gradients one op computes what three would. With a gradient to any of them the three do, so that no gradient
+        // depends on which of the others is asked for.
         return dense(NAME, x, w, bias, adapter);
     }
     beside(x, adapter, |dtype| {
