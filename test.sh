@@ -127,9 +127,9 @@ softmetal_tests() {
 
     local coverage=$PWD/target/softmetal-coverage.txt other status=0
     rm -f "$coverage" target/digests-*.txt
-    SOFTMETAL_COVERAGE=$coverage softmetal_grid ascending norm softmax &
+    SOFTMETAL_COVERAGE=$coverage softmetal_grid ascending attention norm softmax &
     other=$!
-    SOFTMETAL_COVERAGE=$coverage softmetal_grid ascending --skip norm --skip softmax || status=$?
+    SOFTMETAL_COVERAGE=$coverage softmetal_grid ascending --skip attention --skip norm --skip softmax || status=$?
     wait $other || status=$?
     CANDLE_FUSED_TEST_GRID=reduced softmetal_grid descending &
     other=$!

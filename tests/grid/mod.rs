@@ -79,8 +79,12 @@ impl Sizes {
         };
         let few = |size: &Size| {
             let empty = case.grid.is_some() && size.count() == 0;
-            (!reduced || case.product.is_none() || size.count() < 400)
-                && (!empty || matches!(self, Sizes::Grid(_)))
+            let most = match (case.grid, case.product) {
+                (Some(_), _) => 50_000,
+                (None, Some(_)) => 400,
+                (None, None) => usize::MAX,
+            };
+            (!reduced || size.count() < most) && (!empty || matches!(self, Sizes::Grid(_)))
         };
         sizes.iter().copied().map(Size).filter(few).collect()
     }
