@@ -251,7 +251,13 @@ mod x86 {
         #[inline(always)]
         fn fma(self, a: __m512, b: __m512, c: __m512) -> __m512 {
             // SAFETY: as above; a vector of pairs has the size of one of 32 bf16, and all bits are valid.
-            unsafe { _mm512_dpbf16_ps(c, transmute::<__m512, __m512bh>(a), transmute(b)) }
+            unsafe {
+                _mm512_dpbf16_ps(
+                    c,
+                    transmute::<__m512, __m512bh>(a),
+                    transmute::<__m512, __m512bh>(b),
+                )
+            }
         }
         #[inline(always)]
         unsafe fn repeat(self, p: *const f32) -> __m512 {
