@@ -5,8 +5,9 @@
 //! stands in line for. So after each such wait, work of the same duration is done by the calling thread alone; twice as much
 //! if it happens again before [`CALM`] times as much work was shared without one, up to [`MOST`].
 //!
-//! Measured on two cores with two other processes that never rest, medians of work that takes 90 µs alone on one core: 310 µs
-//! with Candle's pool alone, 120 µs with patience. With nothing else on the machine both take 45 µs.
+//! Measured on two cores with two other processes that never rest, means of work that takes 90 µs on one core of a quiet machine:
+//! 310 µs with Candle's pool alone, 120 µs with patience (and stretches counted by the clock). With nothing else on the machine
+//! both take 45 µs.
 
 use super::Times;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
