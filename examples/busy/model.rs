@@ -98,7 +98,7 @@ impl Model {
         })
     }
 
-    /// The tokens that follow those of earlier calls.
+    /// Appends the tokens `x` to the caches, behind the tokens of earlier calls, and returns their hidden states.
     pub fn forward(&mut self, x: &Tensor) -> Result<Tensor> {
         let (at, tokens) = (self.blocks[0].cache.current_seq_len(), x.dim(1)?);
         let (cos, sin) = (

@@ -1,7 +1,7 @@
 //! Products `out = act(scale · x·Wᵀ [+ u·Bᵀ] [+ addend])`, which write each output once and compute in f32.
 //!
-//! Few rows of x take a GEMV that reads W once, by its rows or by its columns. Many rows are multiplied by register blocks, of which
-//! one side is packed; see [`packed`].
+//! Few rows of x take a GEMV that reads W once, by its rows or by its columns. For many rows, x or W is packed and
+//! multiplied by register blocks; see [`packed`].
 
 mod axpy;
 mod batch;
@@ -10,13 +10,11 @@ mod matrix;
 pub mod micro;
 mod narrow;
 mod packed;
-mod tiles;
 
 pub use batch::batch;
 pub use matrix::{Matrix, Stored};
 pub use narrow::{rounded, Narrow};
 pub use packed::{accumulate, product};
-pub use tiles::tile_len;
 
 use super::alloc;
 use super::element::Element;

@@ -1,5 +1,5 @@
-//! Products of small blocks that the caller packs, keeps in its cache and multiplies itself, one register block at a time: for ops
-//! whose products are steps of a larger loop, such as attention's.
+//! Products of small blocks that the caller packs, keeps in its cache and multiplies itself, one register block at a time: for
+//! [`packed`](super::packed) products and for ops whose products are steps of a larger loop, such as attention's.
 
 pub mod pack;
 pub mod pairs;

@@ -10,7 +10,7 @@
 use super::pairs;
 use super::tile::{cols_of_tile, rows_of_tile};
 use crate::cpu::element::Element;
-use crate::cpu::simd::{Simd, MAX_LANES};
+use crate::cpu::simd::{prefetch_to_l2, Simd, MAX_LANES};
 
 /// Rows that are packed, of numbers that are f32 once they are loaded.
 pub trait Source {
@@ -37,7 +37,7 @@ impl<T: Element, F: Fn(usize) -> *const T> Source for Elements<F> {
 
     #[inline(always)]
     fn fetch(&self, row: usize, col: usize) {
-        prefetch((self.0)(row).wrapping_add(col));
+        prefetch_to_l2((self.0)(row).wrapping_add(col));
     }
 }
 
@@ -61,18 +61,6 @@ impl<T: Element, F: Fn(usize) -> *const T> Source for Paired<F> {
     }
 }
 
-/// Tells the CPU that the cache line of this address will soon be read. The address may be any.
-#[inline(always)]
-pub fn prefetch<T>(p: *const T) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: every x86-64 CPU has the instruction, which is a hint: an address that can't be read is ignored.
-    unsafe {
-        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T1 }>(p.cast())
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = p;
-}
-
 /// Packs rows into strips of `width` rows: element (row, col) goes to `(row / width · cols + col) · width + row % width`.
 ///
 /// # Safety
@@ -91,8 +79,8 @@ pub unsafe fn strips<S: Simd>(
         for i0 in (0..width).step_by(S::LANES) {
             let height = S::LANES.min(width - i0);
             let here = rows.saturating_sub(first + i0).min(height);
-            // SAFETY: `here` rows from first + i0 on exist. The strip has `width` elements for each column, of which i0.. +
-            // height ≤ width are these.
+            // SAFETY: the source has `here` rows from row first + i0 on. The strip has `width` elements for each column, and this
+            // part of it is its elements i0 to i0 + height ≤ width.
             unsafe {
                 let out = out.add(first * cols + i0);
                 let mut col = 0;
@@ -113,11 +101,12 @@ pub unsafe fn strips<S: Simd>(
     }
 }
 
-/// Writes a square of columns as rows that are `width` apart, from `out[col · width]` on: `here` rows from `row` on, then zeros, and
-/// `left` columns, of each of which the first `height` numbers are written.
+/// Transposes a square of the source: column c of it becomes `height` numbers at `out[c · width]`, the first `here` of them those of
+/// the source's rows from `row` on, the others zeros. The columns are those from `col` on, up to `left` or a vector's lanes.
 ///
 /// # Safety
-/// `source` has `rows` rows, `here` ≤ LANES of them from `row` on, and `left` > 0 columns from `col` on; `out` is valid for writes there.
+/// `source` has `rows` rows, `here` ≤ LANES of them from `row` on, and `left` > 0 columns from `col` on; `out` is valid for writes of the
+/// `height` numbers of each column.
 #[inline(always)]
 unsafe fn square<S: Simd>(
     s: S,

@@ -16,8 +16,7 @@
 //! the distance of the rows is a multiple of 4 KB, so that all fall into one set: there twelve rows reach 65 % of peak, six
 //! reach 95 %.
 
-use super::pack::prefetch;
-use crate::cpu::simd::{Kernel, Simd};
+use crate::cpu::simd::{prefetch_to_l2, Kernel, Simd};
 
 /// The most rows of a block. NEON has twice the registers of AVX2, and needs more sums than AVX-512 to hide its latency.
 #[inline(always)]
@@ -186,7 +185,7 @@ unsafe fn run<L: Lanes, const MR: usize, const NR: usize>(l: L, block: Block) {
     while left > 0 {
         if block.ahead > 0 {
             for i in 0..MR {
-                prefetch(a.wrapping_add(block.ahead + i * block.a_row));
+                prefetch_to_l2(a.wrapping_add(block.ahead + i * block.a_row));
             }
         }
         let steps = left.min(LINE);
@@ -213,7 +212,7 @@ unsafe fn run<L: Lanes, const MR: usize, const NR: usize>(l: L, block: Block) {
     unsafe { write(l, sums, block.c, block.c_row, block.add) }
 }
 
-/// Writes the sums of a register block, or adds them to what is there.
+/// Writes the sums of a register block to C, or adds them to the numbers in C.
 ///
 /// # Safety
 /// `c` has room for MR rows of NR vectors, `c_row` elements apart, initialised if `add` is set, which nothing else touches.

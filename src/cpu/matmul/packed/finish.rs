@@ -44,7 +44,8 @@ pub unsafe fn run<T: Element, O: Element>(p: &Product<T>, out: *mut O) {
     });
 }
 
-/// The terms of a sum that are added up at a time: what is packed for more of them would take much memory.
+/// The longest sums that are added up in one go. Longer ones are cut into parts of this many terms, because the packed side of a
+/// product takes memory for all of its terms.
 const MOST_TERMS: usize = 16 << 10;
 
 /// [`run`] for long sums, which are gathered in f32 beside the output.
@@ -79,7 +80,7 @@ unsafe fn run_in_parts<T: Element, O: Element>(
     }
 }
 
-/// `out = scale · x·Wᵀ`, added to what is there if `add` is set, some terms after the others.
+/// As [`product`], [`MOST_TERMS`] terms of each sum after the others.
 ///
 /// # Safety
 /// As for [`product`].
@@ -97,7 +98,7 @@ unsafe fn add_up<T: Element>(
     }
 }
 
-/// `out = scale · x·Wᵀ`, added to what is there if `add` is set.
+/// `out = scale · x·Wᵀ`, added to the numbers in `out` if `add` is set.
 ///
 /// # Safety
 /// `out` is valid for writes of x.rows rows of w.rows elements, `row` elements apart, which nothing else touches. If `add` is
@@ -130,7 +131,7 @@ pub unsafe fn accumulate((x, w): (Matrix<f32>, Matrix<f32>), out: *mut f32, add:
     unsafe { add_up((x, w), (out, w.rows), add, 1.0) }
 }
 
-/// Finished sums: those of the outputs from `output` on of the rows from `row` on.
+/// A block of finished sums: its first row is row `row` of the result, its first column output `output`.
 struct Block {
     /// The first one, how many rows, and how many outputs of each.
     sums: (*mut f32, usize, usize),

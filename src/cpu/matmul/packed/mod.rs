@@ -1,4 +1,4 @@
-//! Products of many rows: `C = A·Bᵀ` for A `[m, k]` and B `[n, k]`, of which one is x and the other one W.
+//! Products of many rows: `C = A·Bᵀ` for A `[m, k]` and B `[n, k]`. Either A is x and B is W, or the other way round.
 //!
 //! ```text
 //!        k in steps of 384                        B, at most 512 rows, packed once and read by all threads:
@@ -13,8 +13,8 @@
 //!
 //! Six rows of A at a time are read where they lie, if they are f32 or pairs of bf16: one step of them stays in the L1 cache while the
 //! strips of B pass by. Other rows are copied as f32 first. Only B is packed. So a weight is not, as long as x has few rows: then x
-//! is B. Of x and W that one is B for which there is less to do; [`finish`] chooses. Threads share out the rows of A; where all of A
-//! is cheap to read, those of B, of which each thread packs its own.
+//! is B. Of x and W that one is B for which there is less to do; [`finish`] chooses. Threads share out the rows of A. Where all of A
+//! is cheap to read they share out the rows of B instead, and each thread packs its own rows.
 //!
 //! The sums of an output are added in an order that depends on k alone.
 

@@ -29,8 +29,9 @@ impl<'a, T: Element> Multiply<'a, T> {
     /// The scaled products, or such that are added to the sums without a scale.
     ///
     /// # Safety
-    /// A has these rows, dense or by column, as long as those of B. There is room for their copy, and for the packed rows of B in
-    /// each row of sums, rounded up to MAX_LANES; without a scale they are initialised. Nothing else touches either.
+    /// A has the rows `to.rows`, which are as long as B's; A's rows or columns are dense. `to.room` has room for a copy of a step of
+    /// these rows. `to.sums` has room for a row of sums for each of them, one sum for each packed row of B, rounded up to
+    /// MAX_LANES; without a scale the sums are initialised. Nothing else touches either memory.
     pub unsafe fn new(
         a: Matrix<'a, T>,
         strips: &'a Strips<T>,
