@@ -26,8 +26,8 @@ of the results included, and on Metal the wait for the GPU.
 
 Columns: ratio is stock / ours. GB/s is what our op reads and writes once (inputs, outputs, and the
 gradients of fwd_bwd) over its time. max error is the largest difference from stock Candle's
-composed ops in f32 or f64, relative to the largest value; beyond the dtype's tolerance the row
-fails, and so does the run.
+composed ops in f32 or f64, relative to the largest value; beyond the dtype's tolerance,
+and in f32 beyond stock's own error, the row fails, and so does the run.
 
 Exit status: 0, or 1 if a case failed, or 2 for a wrong command line.
 ";

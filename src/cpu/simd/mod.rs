@@ -425,24 +425,27 @@ pub fn narrow_f16(x: f32) -> f16 {
 /// Brings the memory at `p` into the L1 cache, if there is memory.
 #[inline(always)]
 pub fn prefetch<T>(p: *const T) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
-        // SAFETY: a hint reads nothing.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = p;
+    prefetch_to::<1, T>(p);
 }
 
 /// As [`prefetch`], into the L2 cache: for memory that is read after much else.
 #[inline(always)]
 pub fn prefetch_to_l2<T>(p: *const T) {
+    prefetch_to::<2, T>(p);
+}
+
+#[inline(always)]
+fn prefetch_to<const LEVEL: u8, T>(p: *const T) {
     #[cfg(target_arch = "x86_64")]
     {
-        use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T1};
+        use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0, _MM_HINT_T1};
         // SAFETY: a hint reads nothing.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
+        unsafe {
+            match LEVEL {
+                1 => _mm_prefetch::<_MM_HINT_T0>(p.cast()),
+                _ => _mm_prefetch::<_MM_HINT_T1>(p.cast()),
+            }
+        }
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = p;
