@@ -134,9 +134,11 @@ impl Walk {
     }
     /// Whether the first `n` elements lie in data of this length.
     fn fits(&self, n: usize, data: usize) -> bool {
-        let Some(last) = n.checked_sub(1) else {
-            return true;
-        };
+        // No jump: no division either, which a tiny op would notice.
+        if n <= self.len {
+            return n == 0 || self.start + n <= data;
+        }
+        let last = n - 1;
         let (rows, at) = (last / self.len, last % self.len);
         // The last element, or the last one of the row before it.
         let before = rows.saturating_sub(1) * self.stride + self.len.min(n);
@@ -370,6 +372,13 @@ unsafe fn run<T: Element, const I: usize, const O: usize>(
     outputs: [Cursor<T>; O],
     op: &dyn ErasedOp<T, I, O>,
 ) {
+    let one_run = inputs.iter().chain(&outputs).all(|c| c.run >= n);
+    if one_run && n > 0 && !parallel::is_shared(n, op.cost()) {
+        let x = inputs.map(|c| c.ptr().cast_const());
+        let y = outputs.map(|c| c.ptr());
+        // SAFETY: no walk jumps within the n elements, so they are neighbours.
+        return unsafe { op.run(0, x, y, n) };
+    }
     // Ranges of 64 elements, so that no two threads write to one cache line of an output that begins at one.
     parallel::ranges(n, op.cost(), 64, |range| {
         let mut inputs = inputs.map(|c| c.seek(range.start));

@@ -2,6 +2,7 @@
 
 use super::any::{AnyInplaceOp, AnyOp};
 use super::candle::candle_op;
+use super::kept::Kept;
 use super::{specs, InplaceOp, Op};
 use crate::check;
 use candle_core::{Error, Result, Tensor};
@@ -22,7 +23,7 @@ pub(crate) fn apply<O: Op>(name: &'static str, op: O, args: &[&Tensor]) -> Resul
 #[inline]
 pub(crate) fn apply_kernel<O: Op>(name: &'static str, op: O, args: &[&Tensor]) -> Result<Tensor> {
     match args.iter().any(|t| t.track_op()) {
-        true => in_graph(name, Box::new(op), args),
+        true => in_graph(name, Kept::new(op), args),
         false => without_graph(name, &op, args),
     }
 }
@@ -50,13 +51,13 @@ pub(super) fn addressable(name: &str, names: &[&str], args: &[&Tensor]) -> Resul
     args.try_for_each(|(arg, called)| check::fits_in_memory(name, called, arg.dims()))
 }
 
-fn in_graph(name: &'static str, op: Box<dyn AnyOp>, args: &[&Tensor]) -> Result<Tensor> {
-    let op = Boxed { name, op };
+fn in_graph(name: &'static str, op: Kept, args: &[&Tensor]) -> Result<Tensor> {
+    let op = InGraph { name, op };
     match *args {
         [x] => x.apply_op1(op),
         [x, y] => x.apply_op2(y, op),
         [x, y, z] => x.apply_op3(y, z, op),
-        _ => Err(wrong_count(name, op.op.arg_names(), args.len())),
+        _ => Err(wrong_count(name, op.op.get().arg_names(), args.len())),
     }
 }
 
@@ -102,9 +103,9 @@ fn wrong_count(name: &'static str, names: &[&str], count: usize) -> Error {
 }
 
 /// An op that a graph keeps, under the name of the function that was called.
-struct Boxed {
+struct InGraph {
     name: &'static str,
-    op: Box<dyn AnyOp>,
+    op: Kept,
 }
 
 /// An op for one call, under the name of the function that was called.
@@ -119,9 +120,9 @@ struct LentInplace<'a> {
     op: &'a dyn AnyInplaceOp,
 }
 
-candle_op!(CustomOp1, [], Boxed, |s| (s.op.as_ref(), s.name));
-candle_op!(CustomOp2, [], Boxed, |s| (s.op.as_ref(), s.name));
-candle_op!(CustomOp3, [], Boxed, |s| (s.op.as_ref(), s.name));
+candle_op!(CustomOp1, [], InGraph, |s| (s.op.get(), s.name));
+candle_op!(CustomOp2, [], InGraph, |s| (s.op.get(), s.name));
+candle_op!(CustomOp3, [], InGraph, |s| (s.op.get(), s.name));
 candle_op!(CustomOp1, ['a], Lent<'a>, |s| (s.op, s.name));
 candle_op!(CustomOp2, ['a], Lent<'a>, |s| (s.op, s.name));
 candle_op!(CustomOp3, ['a], Lent<'a>, |s| (s.op, s.name));

@@ -19,6 +19,7 @@ mod any;
 mod apply;
 mod by_reference;
 pub(crate) mod candle;
+mod kept;
 mod kernels;
 mod multi;
 mod storage;

@@ -1,10 +1,12 @@
 //! Products `out = act(scale · x·Wᵀ [+ u·Bᵀ] [+ addend])`, which write each output once and compute in f32.
 //!
 //! Few rows of x take a GEMV that reads W once, by its rows or by its columns. For many rows, x or W is packed and
-//! multiplied by register blocks; see [`packed`].
+//! multiplied by register blocks; see [`packed`]. Short sums, and products too small to pack for, read W where it lies; see
+//! [`direct`].
 
 mod axpy;
 mod batch;
+mod direct;
 mod gemv;
 mod matrix;
 pub mod micro;
@@ -78,7 +80,9 @@ impl<'a, T: Element> Product<'a, T> {
         // SAFETY: the caller has room for result (i, j) at i · outputs + j. That is where all of these write it: the second
         // GEMV has the roles of i and j swapped, and with them the strides.
         unsafe {
-            if few_rows && self.w.has_dense_rows() {
+            if direct::suits(self, few_rows || few_outputs) {
+                direct::run(self, out)
+            } else if few_rows && self.w.has_dense_rows() {
                 self.gemv(out, outputs, 1)
             } else if few_rows && self.w.is_by_column() && outputs >= MAX_LANES {
                 self.axpy(out)
