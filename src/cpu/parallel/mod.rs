@@ -8,6 +8,9 @@
 //! may have no core for milliseconds. [`Patience`] measures that wait. While it lasts, work goes to a pool of our own,
 //! whose caller waits for nobody who has not begun ([`own_pool`]). `CANDLE_FUSED_POOL=own` chooses that pool for good.
 //!
+//! In the closure of a user's own `barrier_pool().execute(..)`, on the thread that calls it, an op would wait for its own caller for
+//! ever, as stock Candle's ops do there: nothing tells an op where it is. With `own` it works.
+//!
 //! Each pool takes one call at a time. Another call finds it taken and works on its own thread alone, and so does one from within
 //! shared work: no call waits for another. Who does which share has no influence on the result.
 
@@ -53,7 +56,7 @@ pub fn is_shared(n: usize, cost: usize) -> bool {
 }
 
 /// Covers `0..n` by ranges, in parallel when `n · cost` is worth it. Every range but the last is a
-/// multiple of `align` long. A call from within `work` runs on its own thread alone: the pool takes
+/// multiple of `align` long. A call from within `work` runs on its own thread alone: a pool takes
 /// one call at a time.
 pub fn ranges(n: usize, cost: usize, align: usize, work: impl Fn(Range<usize>) + Sync + Send) {
     split(n, cost, align, &work)
