@@ -2,19 +2,32 @@
 //! once, through stock Candle and through this crate.
 //!
 //! ```text
-//! cargo run --release --example busy [SECONDS FOR EACH FIGURE]
+//! cargo run --release --example busy -- [SECONDS FOR EACH FIGURE [ROW...]]
 //! ```
+//!
+//! A row is `decode=N`, one thread that generates beside N programs that never rest, or `prompts=N`, N threads that read. Without
+//! rows it is all of `benches/busy.sh`.
 
 mod fused;
 mod stock;
 
 use candle_core::Result;
-use std::process::{Child, Command};
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// The argument by which this program becomes one that never rests.
 const RESTLESS: &str = "--restless";
+const ROWS: [&str; 7] = [
+    "decode=0",
+    "decode=1",
+    "decode=2",
+    "prompts=1",
+    "prompts=2",
+    "prompts=4",
+    "prompts=8",
+];
 
 /// Programs beside this one, while it lives.
 struct Others(Vec<Child>);
@@ -23,10 +36,12 @@ impl Others {
     fn new(count: usize) -> std::io::Result<Self> {
         let mut others = Others(Vec::new());
         for _ in 0..count {
-            let own = std::env::current_exe()?;
-            others.0.push(Command::new(own).arg(RESTLESS).spawn()?);
+            let mut own = Command::new(std::env::current_exe()?);
+            others
+                .0
+                .push(own.arg(RESTLESS).stdin(Stdio::piped()).spawn()?);
         }
-        std::thread::sleep(Duration::from_millis(100));
+        std::thread::sleep(Duration::from_millis(300));
         Ok(others)
     }
 }
@@ -41,21 +56,36 @@ impl Drop for Others {
     }
 }
 
-/// Tokens per second of one model that generates, and of several threads that read a prompt of 16 tokens each.
+/// Never rests until the program that has started it is gone, however that ended: then the pipe to it is closed.
+fn restless() -> ! {
+    std::thread::spawn(|| {
+        let _ = std::io::stdin().read(&mut [0]);
+        std::process::exit(0);
+    });
+    loop {
+        std::hint::black_box(RESTLESS);
+    }
+}
+
+/// One model that generates, and one of which several threads have a copy; the weights are shared.
 macro_rules! speeds {
-    ($library:ident) => {
+    ($library:ident) => {{
+        let mut generates = $library::model::Model::new(4)?;
+        let reads = $library::model::Model::new(1)?;
         (
-            |seconds: f64| -> Result<f64> {
-                let mut model = $library::model::Model::new(4)?;
-                model.forward(&$library::model::tokens(512)?)?;
+            // Tokens per second behind 512 others.
+            move |seconds: f64| -> Result<f64> {
+                generates.reset();
+                generates.forward(&$library::model::tokens(512)?)?;
                 let token = $library::model::tokens(1)?;
-                per_second(seconds, || model.forward(&token).map(|_| 1))
+                per_second(seconds, || generates.forward(&token).map(|_| 1))
             },
-            |threads: usize, seconds: f64| -> Result<f64> {
+            // Tokens per second of all threads, which read a prompt of 16 again and again.
+            move |threads: usize, seconds: f64| -> Result<f64> {
                 let total = AtomicUsize::new(0);
                 let start = Instant::now();
                 let read = || -> Result<()> {
-                    let mut model = $library::model::Model::new(1)?;
+                    let mut model = reads.clone();
                     let prompt = $library::model::tokens(16)?;
                     while start.elapsed().as_secs_f64() < seconds {
                         model.reset();
@@ -73,7 +103,7 @@ macro_rules! speeds {
                 Ok(total.into_inner() as f64 / start.elapsed().as_secs_f64())
             },
         )
-    };
+    }};
 }
 
 fn per_second(seconds: f64, mut step: impl FnMut() -> Result<usize>) -> Result<f64> {
@@ -106,32 +136,40 @@ fn row(name: &str, [stock, fused]: [f64; 2], alone: Option<f64>) {
 }
 
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
-    let argument = std::env::args().nth(1);
-    if argument.as_deref() == Some(RESTLESS) {
-        // As long as anyone would measure.
-        let start = Instant::now();
-        while start.elapsed() < Duration::from_secs(600) {
-            std::hint::black_box(start);
-        }
-        return Ok(());
+    let mut arguments = std::env::args().skip(1).peekable();
+    if arguments.peek().is_some_and(|first| first == RESTLESS) {
+        restless();
     }
-    let seconds: f64 = argument.map_or(Ok(2.0), |s| s.parse())?;
-    let (stock, fused) = (speeds!(stock), speeds!(fused));
+    let seconds: f64 = arguments.next().map_or(Ok(1.0), |s| s.parse())?;
+    let mut rows: Vec<String> = arguments.collect();
+    if rows.is_empty() {
+        rows = ROWS.map(String::from).to_vec();
+    }
+    let (mut stock, mut fused) = (speeds!(stock), speeds!(fused));
     println!(
         "{:34} {:>8} {:>8}  ratio  of alone",
         "tokens/s", "stock", "fused"
     );
-    let decode = || medians(|| Ok([stock.0(seconds)?, fused.0(seconds)?]));
-    let alone = decode()?;
-    row("decode, alone", alone, None);
-    for others in [1, 2, 4] {
-        let _others = Others::new(others)?;
-        let name = format!("decode, beside {others} other programs");
-        row(&name, decode()?, Some(alone[1]));
-    }
-    for threads in [1, 2, 4, 8] {
-        let both = || Ok([stock.1(threads, seconds)?, fused.1(threads, seconds)?]);
-        row(&format!("prompts, {threads} threads"), medians(both)?, None);
+    let mut alone = None;
+    for name in rows {
+        let (what, count) = name.split_once('=').ok_or("a row is WHAT=COUNT")?;
+        let count = count.parse()?;
+        match what {
+            "decode" => {
+                let others = Others::new(count)?;
+                let both = medians(|| Ok([stock.0(seconds)?, fused.0(seconds)?]))?;
+                drop(others);
+                row(&format!("decode, beside {count} programs"), both, alone);
+                if count == 0 {
+                    alone = Some(both[1]);
+                }
+            }
+            "prompts" => {
+                let both = medians(|| Ok([stock.1(count, seconds)?, fused.1(count, seconds)?]))?;
+                row(&format!("prompts, {count} threads"), both, None);
+            }
+            _ => return Err("a row is decode=COUNT or prompts=COUNT".into()),
+        }
     }
     Ok(())
 }

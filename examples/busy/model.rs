@@ -14,12 +14,14 @@ const HIDDEN: usize = HEADS * DIM;
 const INTERMEDIATE: usize = 2816;
 const LONGEST: usize = 4096;
 
+#[derive(Clone)]
 pub struct Model {
     blocks: Vec<Block>,
     cos: Tensor,
     sin: Tensor,
 }
 
+#[derive(Clone)]
 struct Block {
     norms: [RmsNorm; 2],
     q: Linear,

@@ -1,22 +1,33 @@
-//! Splitting work over Candle's own thread pool; small work stays on the calling thread.
+//! Splitting work over threads; small work stays on the calling one.
 //!
-//! Candle's workers spin for a moment after each op, so that handing them the next one takes a microsecond or two. A second
-//! pool would find the cores taken by that spinning: beside stock ops, its threads start some 20 µs late or not at all.
+//! Work goes to Candle's own thread pool, whose workers spin for some 300 µs after each op: handing them the next one takes a
+//! microsecond or two. A second pool finds the cores taken by that spinning. Beside stock ops of Candle its threads start
+//! late or not at all: products with a stock addition behind every third ran at 0.5 to 0.65 of the speed.
 //!
 //! Candle's pool has one weakness: its caller spins until every worker has come and gone, and on a busy machine a worker
-//! may have no core for milliseconds. [`Patience`] measures that wait, and keeps work on the calling thread while it lasts.
+//! may have no core for milliseconds. [`Patience`] measures that wait. While it lasts, work goes to a pool of our own,
+//! whose caller waits for nobody who has not begun ([`own_pool`]). `CANDLE_FUSED_POOL=own` chooses that pool for good.
+//!
+//! In the closure of a user's own `barrier_pool().execute(..)`, on the thread that calls it, an op would wait for its own caller for
+//! ever, as stock Candle's ops do there: nothing tells an op where it is. With `own` it works.
+//!
+//! Each pool takes one call at a time. Another call finds it taken and works on its own thread alone, and so does one from within
+//! shared work: no call waits for another. Who does which share has no influence on the result.
 
+mod candle_pool;
+mod job;
+mod own_pool;
 mod patience;
 
 use candle_core::utils::barrier_pool;
+use job::Job;
+use own_pool::OwnPool;
 use patience::Patience;
-use std::any::Any;
 use std::cell::Cell;
 use std::ops::Range;
-use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::OnceLock;
 
 /// Work below this stays on the calling thread. One unit is a cheap element: a load, an add, a store, 0.1 ns. So this is
 /// 13 µs, several times what it takes to hand work to the pool.
@@ -45,7 +56,7 @@ pub fn is_shared(n: usize, cost: usize) -> bool {
 }
 
 /// Covers `0..n` by ranges, in parallel when `n · cost` is worth it. Every range but the last is a
-/// multiple of `align` long. A call from within `work` runs on its own thread alone: the pool takes
+/// multiple of `align` long. A call from within `work` runs on its own thread alone: a pool takes
 /// one call at a time.
 pub fn ranges(n: usize, cost: usize, align: usize, work: impl Fn(Range<usize>) + Sync + Send) {
     split(n, cost, align, &work)
@@ -70,95 +81,67 @@ fn split(n: usize, cost: usize, align: usize, work: &(dyn Fn(Range<usize>) + Syn
     if !is_shared(n, cost) || n <= align {
         return work(0..n);
     }
-    static PATIENCE: Patience = Patience::new();
     // Eight shares per thread even out a busy core.
     let share = n
         .div_ceil(8 * threads())
         .max(MIN_SHARE.div_ceil(cost.max(1)));
     let share = share.next_multiple_of(align);
-    // Candle's pool takes one call at a time: who finds it taken would only wait for it.
+    let work_on = |i: usize| work(i * share..n.min((i + 1) * share));
+    let job = Job::new(n.div_ceil(share), &work_on);
+    if !share_out(&job) {
+        return work(0..n);
+    }
+    if let Some(payload) = job.into_panic() {
+        resume_unwind(payload);
+    }
+}
+
+/// Works on the job with other threads; `false`, and nothing done, if they are at work for another call.
+fn share_out(job: &Job) -> bool {
+    static PATIENCE: Patience = Patience::new();
+    if own_pool_alone() || PATIENCE.is_lost() {
+        let times = own_pool().run(job);
+        times.inspect(|&times| PATIENCE.shared_elsewhere(times));
+        return times.is_some();
+    }
     static TAKEN: AtomicBool = AtomicBool::new(false);
-    if PATIENCE.is_lost() || TAKEN.swap(true, Ordering::Acquire) {
-        let start = Instant::now();
-        work(0..n);
-        return PATIENCE.worked_alone(start.elapsed());
+    if TAKEN.swap(true, Ordering::Acquire) {
+        return false;
     }
-    let shared = shared(n.div_ceil(share), &|i| {
-        work(i * share..n.min((i + 1) * share));
-    });
+    let times = candle_pool::run(job);
     TAKEN.store(false, Ordering::Release);
-    match shared {
-        Ok(times) => PATIENCE.shared(times),
-        Err(payload) => resume_unwind(payload),
-    }
+    PATIENCE.shared(times);
+    true
 }
 
-/// How long the calling thread took for shared work.
-struct Times {
-    /// For the shares that it claimed itself.
-    work: Duration,
-    shares: usize,
-    /// Then for the other threads.
-    wait: Duration,
+/// Whether the user wants no work to go to Candle's pool.
+fn own_pool_alone() -> bool {
+    static ALONE: OnceLock<bool> = OnceLock::new();
+    *ALONE.get_or_init(|| std::env::var_os("CANDLE_FUSED_POOL").is_some_and(|pool| pool == "own"))
 }
 
-/// Calls `work` with each number below `count`, on the threads of the pool. They claim numbers until none is left, and the
-/// calling thread claims them too: one that comes late or not at all leaves its part to the others.
-///
-/// A panic that unwinds through the pool would poison its lock, and with it every later parallel op of the process, Candle's own
-/// too. So it is caught on its thread and returned.
-fn shared(count: usize, work: &(dyn Fn(usize) + Sync)) -> Result<Times, Box<dyn Any + Send>> {
-    let panicked: Mutex<Option<Box<dyn Any + Send>>> = Mutex::new(None);
-    let next = AtomicUsize::new(0);
-    let claimed = Mutex::new((Duration::ZERO, 0));
-    let start = Instant::now();
-    let caller = std::thread::current().id();
-    // As many items as threads; one that comes first takes several, and finds nothing left in the later ones.
-    barrier_pool().execute_chunked(threads(), |_| {
-        let _busy = Busy::new();
-        let mut shares = 0;
-        loop {
-            let i = next.fetch_add(1, Ordering::Relaxed);
-            if i >= count {
-                break;
-            }
-            shares += 1;
-            if let Err(payload) = catch_unwind(AssertUnwindSafe(|| work(i))) {
-                *panicked.lock().unwrap_or_else(PoisonError::into_inner) = Some(payload);
-            }
-        }
-        if shares > 0 && std::thread::current().id() == caller {
-            *claimed.lock().unwrap_or_else(PoisonError::into_inner) = (start.elapsed(), shares);
-        }
-    });
-    let all = start.elapsed();
-    let (work, shares) = claimed.into_inner().unwrap_or_else(PoisonError::into_inner);
-    match panicked
-        .into_inner()
-        .unwrap_or_else(PoisonError::into_inner)
-    {
-        Some(payload) => Err(payload),
-        None => Ok(Times {
-            work,
-            shares,
-            wait: all - work,
-        }),
-    }
+/// Started by the first work that it gets. Its threads sleep while it gets none.
+fn own_pool() -> &'static OwnPool {
+    static POOL: OnceLock<&OwnPool> = OnceLock::new();
+    POOL.get_or_init(|| OwnPool::start(threads() - 1))
 }
 
 /// While it lives, this thread shares nothing out.
-struct Busy;
+struct Busy {
+    before: bool,
+}
 
 impl Busy {
     fn new() -> Self {
-        BUSY.set(true);
-        Busy
+        Busy {
+            before: BUSY.replace(true),
+        }
     }
 }
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        BUSY.set(false);
+        BUSY.set(self.before);
     }
 }
 
@@ -193,7 +176,8 @@ impl<T> Shared<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::panic::catch_unwind;
+    use std::sync::atomic::AtomicUsize;
 
     /// Work that is shared out, one panic in it, then work of ours and of stock Candle's.
     #[test]

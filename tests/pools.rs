@@ -1,0 +1,225 @@
+//! Ops from the threads of other pools: none waits for another for ever, and all give the same bits.
+//!
+//! Every test runs on a thread of its own and fails when that has not come back after two minutes.
+
+use candle_core::utils::barrier_pool;
+use candle_core::{Device, Result, Tensor};
+use candle_fused::ops;
+use rayon::prelude::*;
+use std::panic::resume_unwind;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{channel, sync_channel, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+const DEADLOCK: Duration = Duration::from_secs(120);
+
+/// Fails if `work` does not end. Where the CPU is left out it is not begun.
+fn ends(work: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
+    if !crate::devices::devices().iter().any(Device::is_cpu) {
+        return Ok(());
+    }
+    let (done, end) = channel();
+    let worker = thread::spawn(move || {
+        let result = work();
+        // The receiver has given up if this fails.
+        let _ = done.send(());
+        result
+    });
+    if end.recv_timeout(DEADLOCK) == Err(RecvTimeoutError::Timeout) {
+        panic!("deadlock");
+    }
+    worker.join().unwrap_or_else(|panic| resume_unwind(panic))
+}
+
+/// A small model's layer: ops of ours, large enough to be shared out, among ops of stock Candle that use Candle's pool and rayon.
+struct Layer {
+    x: Tensor,
+    weight: Tensor,
+    bits: Vec<u32>,
+}
+
+impl Layer {
+    fn new() -> Result<Self> {
+        let wave = |rows: usize, cols: usize| {
+            let n = (rows * cols) as f32;
+            let angles = Tensor::arange(0f32, n, &Device::Cpu)?.affine(0.37, 0.)?;
+            angles.sin()?.reshape((rows, cols))
+        };
+        let mut layer = Layer {
+            x: wave(160, 512)?,
+            weight: wave(256, 512)?,
+            bits: Vec::new(),
+        };
+        layer.bits = layer.forward()?;
+        Ok(layer)
+    }
+
+    /// Ops of ours alone.
+    fn fused(&self, x: &Tensor) -> Result<Tensor> {
+        let h = ops::rms_norm(x, None, 1e-5)?;
+        ops::softmax_last_dim(&ops::linear(&h, &self.weight, None)?)
+    }
+
+    fn forward(&self) -> Result<Vec<u32>> {
+        let y = self.fused(&(&self.x + 1.)?)?;
+        bits(&self.fused(&(y.matmul(&self.weight)? + &self.x)?)?)
+    }
+
+    fn check(&self) -> Result<()> {
+        assert!(self.forward()? == self.bits, "other bits");
+        Ok(())
+    }
+}
+
+fn bits(x: &Tensor) -> Result<Vec<u32>> {
+    let values = x.flatten_all()?.to_vec1::<f32>()?;
+    Ok(values.into_iter().map(f32::to_bits).collect())
+}
+
+#[test]
+fn threads_of_rayon() -> Result<()> {
+    ends(|| {
+        let layer = Layer::new()?;
+        (0..24).into_par_iter().try_for_each(|_| layer.check())?;
+        // A rayon pool of the user's own, and work that waits inside for work on the same pool.
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build();
+        pool.expect("three threads").install(|| {
+            (0..4).into_par_iter().try_for_each(|_| {
+                let (a, b) = rayon::join(|| layer.check(), || layer.check());
+                a.and(b)
+            })
+        })
+    })
+}
+
+/// Who calls from one of its workers does the work alone.
+#[test]
+fn workers_of_candle_s_pool() -> Result<()> {
+    ends(|| {
+        let layer = Layer::new()?;
+        let pool = barrier_pool();
+        for _ in 0..5 {
+            let result = Mutex::new(Ok(()));
+            pool.execute(|thread| {
+                if thread < pool.n_workers() {
+                    *result.lock().unwrap() = layer.check();
+                }
+            });
+            result.into_inner().unwrap()?;
+            layer.check()?;
+        }
+        Ok(())
+    })
+}
+
+/// Whoever calls Candle's pool works on a share, too, and a stock op from within waits for its own caller for ever. Ours does
+/// not where it keeps out of that pool.
+#[test]
+fn the_caller_of_candle_s_pool() -> Result<()> {
+    if std::env::var("CANDLE_FUSED_POOL").as_deref() != Ok("own") {
+        return Ok(());
+    }
+    ends(|| {
+        let layer = Layer::new()?;
+        let want = bits(&layer.fused(&layer.x)?)?;
+        let found = Mutex::new(Vec::new());
+        barrier_pool().execute(|_| {
+            let y = layer.fused(&layer.x).and_then(|y| bits(&y));
+            found.lock().unwrap().push(y);
+        });
+        for y in found.into_inner().unwrap() {
+            assert!(y? == want, "other bits");
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn many_threads() -> Result<()> {
+    ends(|| {
+        let layer = Layer::new()?;
+        thread::scope(|scope| {
+            let threads: Vec<_> = (0..12)
+                .map(|_| scope.spawn(|| (0..3).try_for_each(|_| layer.check())))
+                .collect();
+            threads
+                .into_iter()
+                .try_for_each(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
+        })
+    })
+}
+
+/// Threads that take tasks from a bounded queue, as tokio's `spawn_blocking` runs them.
+#[test]
+fn a_pool_of_blocking_threads() -> Result<()> {
+    ends(|| {
+        let layer = Arc::new(Layer::new()?);
+        let (give, take) = sync_channel::<Box<dyn FnOnce() + Send>>(2);
+        let take = Arc::new(Mutex::new(take));
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let take = take.clone();
+                thread::spawn(move || loop {
+                    let task = take.lock().unwrap().recv();
+                    match task {
+                        Ok(task) => task(),
+                        Err(_) => return,
+                    }
+                })
+            })
+            .collect();
+        let (done, results) = channel();
+        for _ in 0..24 {
+            let (layer, done) = (layer.clone(), done.clone());
+            let task = Box::new(move || done.send(layer.check()).expect("someone listens"));
+            give.send(task).expect("a thread listens");
+        }
+        drop((give, done));
+        assert_eq!(results.iter().collect::<Result<Vec<()>>>()?.len(), 24);
+        for thread in threads {
+            thread.join().unwrap_or_else(|panic| resume_unwind(panic));
+        }
+        Ok(())
+    })
+}
+
+/// The bits of ours, which do not depend on the number of threads or on the pool.
+#[test]
+fn bits_of_a_layer() -> Result<()> {
+    ends(|| {
+        let layer = Layer::new()?;
+        let digest = bits(&layer.fused(&layer.x)?)?
+            .iter()
+            .fold(0u64, |digest, &bits| {
+                (digest ^ u64::from(bits)).wrapping_mul(0x100_0000_01b3)
+            });
+        let digest = digest.to_string();
+        match std::env::var(BITS) {
+            Ok(want) => assert_eq!(digest, want, "other bits on other threads"),
+            Err(_) => again_on_other_threads(&digest)?,
+        }
+        Ok(())
+    })
+}
+
+/// To a process that runs these tests for another one: the bits that this has found.
+const BITS: &str = "CANDLE_FUSED_TEST_POOLS_BITS";
+
+/// All of these tests once more, where all work goes to the crate's own pool, and with other numbers of threads.
+fn again_on_other_threads(digest: &str) -> Result<()> {
+    for (pool, threads) in [("candle", "1"), ("own", "1"), ("own", "2"), ("own", "5")] {
+        let child = Command::new(std::env::current_exe()?)
+            .arg("pools::")
+            .env(BITS, digest)
+            .env("CANDLE_FUSED_POOL", pool)
+            .env("CANDLE_NUM_THREADS", threads)
+            .stdout(Stdio::null())
+            .status();
+        // An emulated process can't start another.
+        let Ok(status) = child else { return Ok(()) };
+        assert!(status.success(), "{pool}, {threads} threads: {status}");
+    }
+    Ok(())
+}
