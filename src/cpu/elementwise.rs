@@ -311,6 +311,13 @@ fn overwrite<T: Element, const I: usize, const N: usize>(
     unsafe { run(n, cursors, [own], op) }
 }
 
+/// `x[i] = op(x[i])`, on this thread.
+pub fn apply_in_place<T: Element>(x: &mut [T], op: &impl ElementwiseOp<T, 1, 1>) {
+    let (p, n) = (x.as_mut_ptr(), x.len());
+    // SAFETY: x has n elements, and is both the input and the output.
+    unsafe { ErasedOp::run(op, 0, [p.cast_const()], [p], n) }
+}
+
 /// A position on a [`Walk`].
 #[derive(Clone, Copy)]
 struct Cursor<T> {

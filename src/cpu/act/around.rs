@@ -168,7 +168,7 @@ unsafe fn by_blocks<S, T, P, const I: usize, const K: usize, const O: usize>(
             for (to, term) in terms.iter_mut().zip(P::TERMS) {
                 let to = to.as_mut_ptr().cast();
                 match term {
-                    ActTerm::Value => s.call(Values::new(act, z, to, count).rounded_to::<T>()),
+                    ActTerm::Value => s.call(Values::new(act, z, to, count)),
                     ActTerm::Derivative => s.call(Derivatives::new(act, z, to, count)),
                 }
             }

@@ -57,9 +57,6 @@ act_lanes! {
         gelu_derivative(s, x);
     GeluErf, 2 * parallel::EXP, |s, x| s.mul(x, math::normal_cdf(s, x)),
         math::normal_cdf_times_x_slope(s, x);
-    // `GeluErf` where the value is then rounded to f16 or bf16.
-    GeluErfFor16Bits, 2 * parallel::EXP, |s, x| s.mul(x, math::normal_cdf_for_16_bits(s, x)),
-        math::normal_cdf_times_x_slope(s, x);
     Silu, parallel::EXP, |s, x| s.div(x, math::one_plus_exp_neg(s, x)),
         s.add(math::sigmoid(s, x), times_vanishing(s, x, math::sigmoid_slope(s, x)));
     Sigmoid, parallel::EXP, |s, x| math::sigmoid(s, x), math::sigmoid_slope(s, x);

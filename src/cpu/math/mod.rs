@@ -9,7 +9,6 @@
 //! | [`tanh`] | 4 ulp |
 //! | [`sigmoid`] | 4 ulp, 0 below −87 |
 //! | [`normal_cdf`] | 8 ulp where the result is normal; 96 without FMA |
-//! | [`normal_cdf_for_16_bits`] | 2⁻¹⁶ relative from −5.8 on, 2⁻¹³ below where the result is normal |
 //!
 //! Polynomials are least-maximum fits on the reduced ranges given beside them.
 
@@ -241,38 +240,6 @@ pub fn normal_cdf_times_x_slope<S: Simd>(s: S, x: S::F) -> S::F {
     // Of −a: Φ(−a) − a·φ(a). The slope at a is 1 minus that. At an infinite x, e is 0 and a is finite.
     let lower = s.mul(e, s.fnma(a, s.splat(FRAC_1_SQRT_2PI), tail));
     s.select(s.lt(x, s.splat(0.0)), lower, s.sub(s.splat(1.0), lower))
-}
-
-/// log₂ Φ(−a) for 0 ≤ a ≤ 13: absolute error below 1.2e-5 up to 5.8, 1e-4 beyond.
-const LOG2_TAIL: [f32; 10] = [
-    -1.0,
-    -1.151_303_5,
-    -0.458_145_62,
-    -0.054_470_82,
-    0.008_873_274,
-    -0.001_067_280_3,
-    8.971_908e-5,
-    -4.924_472_3e-6,
-    1.572_807_1e-7,
-    -2.205_135_7e-9,
-];
-
-/// 2ᶠ for |f| ≤ ½, relative error below 3e-6.
-const EXP2: [f32; 5] = [1.0, 0.693_124_2, 0.240_241, 0.055_906_426, 0.009_582_853];
-
-/// Φ(x) for a result that is then rounded to f16 or bf16, in two thirds of the steps of [`normal_cdf`]: without a division, and
-/// with an error far below the rounding.
-#[inline(always)]
-pub fn normal_cdf_for_16_bits<S: Simd>(s: S, x: S::F) -> S::F {
-    // log₂ Φ(−13) rounds to −127, whose power of two is 0 here. |x| second, so that a NaN passes through.
-    let a = s.min(s.splat(13.0), s.abs(x));
-    let log2 = poly(s, a, LOG2_TAIL);
-    let magic = s.splat(12_582_912.0 + 127.0);
-    let shifted = s.add(log2, magic);
-    let f = s.sub(log2, s.sub(shifted, magic));
-    let scale = s.float(s.shl::<23>(s.bits(shifted)));
-    let tail = s.mul(poly(s, f, EXP2), scale);
-    s.select(s.lt(x, s.splat(0.0)), tail, s.sub(s.splat(1.0), tail))
 }
 
 #[cfg(test)]

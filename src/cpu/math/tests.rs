@@ -10,7 +10,6 @@ enum F {
     Tanh,
     Sigmoid,
     NormalCdf,
-    NormalCdfFor16Bits,
     NormalSlope,
     Log1pUnit,
 }
@@ -35,7 +34,6 @@ impl Kernel for Eval<'_> {
                     F::Tanh => tanh(s, v),
                     F::Sigmoid => sigmoid(s, v),
                     F::NormalCdf => normal_cdf(s, v),
-                    F::NormalCdfFor16Bits => normal_cdf_for_16_bits(s, v),
                     F::NormalSlope => normal_cdf_times_x_slope(s, v),
                     F::Log1pUnit => log1p_unit(s, v),
                 };
@@ -175,25 +173,6 @@ fn normal_cdf_ulps() {
     check("normal_cdf", F::NormalCdf, 8.0, &normal_cdf_range(), cdf64);
 }
 
-#[test]
-fn normal_cdf_for_16_bits_error() {
-    let xs: Vec<f32> = normal_cdf_range().into_iter().step_by(16).collect();
-    let oracle: Vec<f64> = xs.iter().map(|&x| cdf64(x as f64)).collect();
-    for isa in Isa::available() {
-        let ys = eval(isa, F::NormalCdfFor16Bits, &xs);
-        for ((&x, &y), &want) in xs.iter().zip(&ys).zip(&oracle) {
-            let bound = want
-                * if x < -5.8 {
-                    2f64.powi(-13)
-                } else {
-                    2f64.powi(-16)
-                };
-            let right = (y.is_nan() && x.is_nan()) || (y as f64 - want).abs() <= bound;
-            assert!(right, "{isa:?}: {y:e} for {want:e} at {x:e}");
-        }
-    }
-}
-
 /// Near the zero of the slope, digits cancel: the bound is of its largest value, 1.13, and in the lower tail of the slope itself.
 #[test]
 fn normal_cdf_times_x_slope_error() {
@@ -247,12 +226,11 @@ fn specials() {
         let sigmoid = eval(isa, F::Sigmoid, &xs);
         assert_eq!((sigmoid[0], sigmoid[1], sigmoid[3]), (1.0, 0.0, 0.5));
         let cdf = eval(isa, F::NormalCdf, &xs);
-        let cdf_16 = eval(isa, F::NormalCdfFor16Bits, &xs);
         let slope = eval(isa, F::NormalSlope, &xs);
-        for ys in [&cdf, &cdf_16, &slope] {
+        for ys in [&cdf, &slope] {
             assert_eq!((ys[0], ys[1], ys[3]), (1.0, 0.0, 0.5));
         }
-        for ys in [exp, log, tanh, sigmoid, cdf, cdf_16, slope] {
+        for ys in [exp, log, tanh, sigmoid, cdf, slope] {
             assert!(ys[2].is_nan(), "{isa:?}");
         }
     }

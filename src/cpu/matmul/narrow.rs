@@ -87,7 +87,7 @@ impl<T: Element, O: Element> Narrow<T, O> {
                         width,
                     ));
                 }
-                apply_in_place::<O>(act, std::slice::from_raw_parts_mut(sums, count * width));
+                apply_in_place(act, std::slice::from_raw_parts_mut(sums, count * width));
                 let out = out.add(first * stride);
                 dispatch(Narrow::<T, O>::new(block, None, out, stride));
             }

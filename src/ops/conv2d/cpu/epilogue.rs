@@ -167,7 +167,7 @@ impl<T: Element> WriteRectangle<T> {
                         }
                     }
                     let len = (count - 1) * pitch + width.next_multiple_of(S::LANES);
-                    s.call(Values::new(self.act, block, block, len).rounded_to::<T>());
+                    s.call(Values::new(self.act, block, block, len));
                     for i in 0..count {
                         for j in (0..width).step_by(S::LANES) {
                             let y = s.load_f32(block.add(i * pitch + j));
