@@ -1,4 +1,4 @@
-// Sum (or mean) and max of rows, sums of columns, and the gradient of max.
+// Sum (or mean) and max of rows and of columns, and the gradient of max.
 //
 // Long rows and tall columns are cut into parts: a first launch leaves one float for each part (Pass::Part), a second
 // reduces those (Pass::Join). Where one launch does, it is Pass::Whole.
@@ -23,6 +23,7 @@ struct Types<T, Join> {
 
 struct Sum {
     static float start(float) { return 0.0f; }
+    static float step(float a, float x) { return a + x; }
     static float4 step(float4 a, float4 x) { return a + x; }
     static float join(float4 a) { return (a.x + a.y) + (a.z + a.w); }
     template <bool WIDE>
@@ -35,11 +36,11 @@ struct Sum {
 // other loses every comparison.
 struct Max {
     static float start(float first) { return first; }
-    static float larger(float a, float x) { return x > a ? x : a; }
+    static float step(float a, float x) { return x > a ? x : a; }
     static float4 step(float4 a, float4 x) {
-        return float4(larger(a.x, x.x), larger(a.y, x.y), larger(a.z, x.z), larger(a.w, x.w));
+        return float4(step(a.x, x.x), step(a.y, x.y), step(a.z, x.z), step(a.w, x.w));
     }
-    static float join(float4 a) { return larger(larger(a.x, a.y), larger(a.z, a.w)); }
+    static float join(float4 a) { return step(step(a.x, a.y), step(a.z, a.w)); }
     template <bool WIDE>
     static float row(float v, float first, RowThread t) {
         v = row_max<WIDE>(v, t);
@@ -86,10 +87,12 @@ struct ColumnParams {
     ulong part;  // rows of a part
     uint cols;   // the inner dim
     uint parts;
+    float scale;
+    uint reserved;
 };
 
 // [outer, rows, cols] to [outer, parts, cols]: a column for each x, a part of the rows for each threadgroup.
-template <typename T, Pass pass>
+template <typename T, typename Op, Pass pass>
 [[kernel]] void reduce_columns(
     device const typename Types<T, pass>::In* x [[buffer(0)]],
     device typename Types<T, pass>::Out* y [[buffer(1)]],
@@ -98,25 +101,27 @@ template <typename T, Pass pass>
     uint3 thread_index [[thread_position_in_threadgroup]],
     uint3 threads [[threads_per_threadgroup]]
 ) {
-    threadgroup float sums[256];
+    threadgroup float values[256];
     uint col = group.x * 32u + thread_index.x;
-    float sum = 0.0f;
+    float value = 0.0f;
     if (col < p.cols) {
         ulong row = ulong(group.y) * p.part + thread_index.y;
         ulong end = min(p.rows, ulong(group.y + 1u) * p.part);
-        device const typename Types<T, pass>::In* at = x + (ulong(group.z) * p.rows + row) * p.cols + col;
+        device const typename Types<T, pass>::In* first = x + ulong(group.z) * p.rows * p.cols + col;
+        value = Op::start(float(*first));
+        device const typename Types<T, pass>::In* at = first + row * p.cols;
         for (; row < end; row += threads.y) {
-            sum += float(*at);
+            value = Op::step(value, float(*at));
             at += threads.y * p.cols;
         }
     }
-    sums[thread_index.y * 32u + thread_index.x] = sum;
+    values[thread_index.y * 32u + thread_index.x] = value;
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (thread_index.y == 0u && col < p.cols) {
         for (uint k = 1u; k < threads.y; k++) {
-            sum += sums[k * 32u + thread_index.x];
+            value = Op::step(value, values[k * 32u + thread_index.x]);
         }
-        y[(ulong(group.z) * p.parts + group.y) * p.cols + col] = typename Types<T, pass>::Out(sum);
+        y[(ulong(group.z) * p.parts + group.y) * p.cols + col] = typename Types<T, pass>::Out(value * p.scale);
     }
 }
 
@@ -162,7 +167,10 @@ FOR_DTYPES_WITH(reduce_fwd, "reduce_fwd_sum_join", Sum, Join, true)
 FOR_DTYPES_WITH(reduce_fwd, "reduce_fwd_max", Max, Whole, true)
 FOR_DTYPES_WITH(reduce_fwd, "reduce_fwd_max_part", Max, Part, true)
 FOR_DTYPES_WITH(reduce_fwd, "reduce_fwd_max_join", Max, Join, true)
-FOR_DTYPES_WITH(reduce_columns, "reduce_columns", Whole)
-FOR_DTYPES_WITH(reduce_columns, "reduce_columns_part", Part)
-FOR_DTYPES_WITH(reduce_columns, "reduce_columns_join", Join)
+FOR_DTYPES_WITH(reduce_columns, "reduce_columns_sum", Sum, Whole)
+FOR_DTYPES_WITH(reduce_columns, "reduce_columns_sum_part", Sum, Part)
+FOR_DTYPES_WITH(reduce_columns, "reduce_columns_sum_join", Sum, Join)
+FOR_DTYPES_WITH(reduce_columns, "reduce_columns_max", Max, Whole)
+FOR_DTYPES_WITH(reduce_columns, "reduce_columns_max_part", Max, Part)
+FOR_DTYPES_WITH(reduce_columns, "reduce_columns_max_join", Max, Join)
 FOR_DTYPES(reduce_bwd_max, "reduce_bwd_max")

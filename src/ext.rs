@@ -1,7 +1,7 @@
 //! Methods on a tensor, for ops that Candle's `Tensor` has no method for, and for in-place forms.
 
 use crate::ops::{self, Act, Mask};
-use candle_core::shape::Dim;
+use candle_core::shape::{Dim, Dims};
 use candle_core::{Result, Tensor};
 
 /// Stamps methods that call the function of the same name in [`ops`].
@@ -36,6 +36,19 @@ pub trait FusedTensorOps: sealed::Sealed {
     /// Log-softmax over any dim.
     fn log_softmax_fused<D: Dim>(&self, dim: D) -> Result<Tensor> {
         ops::log_softmax(self.tensor(), dim)
+    }
+
+    /// Σ x over one or several dims, which are dropped.
+    fn sum_fused<D: Dims>(&self, dims: D) -> Result<Tensor> {
+        ops::sum(self.tensor(), dims)
+    }
+    /// The mean over one or several dims, which are dropped.
+    fn mean_fused<D: Dims>(&self, dims: D) -> Result<Tensor> {
+        ops::mean(self.tensor(), dims)
+    }
+    /// The maximum over one or several dims, which are dropped.
+    fn max_fused<D: Dims>(&self, dims: D) -> Result<Tensor> {
+        ops::max(self.tensor(), dims)
     }
 
     methods! {

@@ -82,8 +82,8 @@ exports! {
     qk_norm_rope: qk_norm_rope, HeadNormRope, QkNormRope = reference;
     quantize: dequantize, fake_quantize, fake_quantize_clipped, quantize, Dequantize, FakeQuantize = reference,
         reference_dequantize, reference_quantize;
-    reduce: max_all, max_last_dim, mean_all, mean_last_dim, sum_all, sum_last_dim, Over, Reduce, Reduction =
-        reference_all, reference_last_dim;
+    reduce: max, max_all, max_keepdim, max_last_dim, mean, mean_all, mean_keepdim, mean_last_dim, sum, sum_all,
+        sum_keepdim, sum_last_dim, Over, Reduce, Reduction = reference_all, reference_dims, reference_last_dim;
     rope: rope, rope_inplace, rope_qk, Rope, RopeLayout, RopePairs, RopePositions, RopeSections = reference;
     row_norm: add_layer_norm, add_rms_norm, l2_norm, l2_norm_inplace, layer_norm, layer_norm_inplace, rms_norm,
         rms_norm_inplace, L2Norm, LayerNorm, RmsNorm = reference_l2, reference_layer, reference_rms;

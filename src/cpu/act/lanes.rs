@@ -56,7 +56,7 @@ act_lanes! {
     GeluTanh, parallel::EXP, |s, x| s.div(x, math::one_plus_exp_neg(s, gelu_twice_u(s, x))),
         gelu_derivative(s, x);
     GeluErf, 2 * parallel::EXP, |s, x| s.mul(x, math::normal_cdf(s, x)),
-        s.add(math::normal_cdf(s, x), times_vanishing(s, x, math::normal_pdf(s, x)));
+        math::normal_cdf_times_x_slope(s, x);
     Silu, parallel::EXP, |s, x| s.div(x, math::one_plus_exp_neg(s, x)),
         s.add(math::sigmoid(s, x), times_vanishing(s, x, math::sigmoid_slope(s, x)));
     Sigmoid, parallel::EXP, |s, x| math::sigmoid(s, x), math::sigmoid_slope(s, x);

@@ -8,7 +8,6 @@
 //! | [`log`] | 2 ulp |
 //! | [`tanh`] | 4 ulp |
 //! | [`sigmoid`] | 4 ulp, 0 below −87 |
-//! | [`erf`] | 4 ulp |
 //! | [`normal_cdf`] | 8 ulp where the result is normal; 96 without FMA |
 //!
 //! Polynomials are least-maximum fits on the reduced ranges given beside them.
@@ -20,6 +19,17 @@ use super::simd::Simd;
 fn poly<S: Simd, const N: usize>(s: S, x: S::F, c: [f32; N]) -> S::F {
     let mut acc = s.splat(c[N - 1]);
     for i in (0..N - 1).rev() {
+        acc = s.fma(acc, x, s.splat(c[i]));
+    }
+    acc
+}
+
+/// As `poly`, with a last coefficient of 1.
+#[inline(always)]
+fn poly_monic<S: Simd, const N: usize>(s: S, x: S::F, c: [f32; N]) -> S::F {
+    debug_assert!(c[N - 1] == 1.0);
+    let mut acc = s.add(x, s.splat(c[N - 2]));
+    for i in (0..N - 2).rev() {
         acc = s.fma(acc, x, s.splat(c[i]));
     }
     acc
@@ -174,83 +184,62 @@ pub fn sigmoid_slope<S: Simd>(s: S, x: S::F) -> S::F {
     s.mul(s.mul(e, r), r)
 }
 
-/// erf(x)/x as a polynomial in x² for |x| ≤ 1, relative error below 2e-9.
-#[allow(dead_code, reason = "as for erf")]
-const ERF: [f32; 7] = [
-    std::f32::consts::FRAC_2_SQRT_PI,
-    -0.376_126_26,
-    0.112_836,
-    -0.026_854_444,
-    0.005_189_535,
-    -0.000_802_084_2,
-    7.889_121e-5,
+/// The largest |x| that the normal distribution is computed for: there exp(−x²/2) is flushed to 0, by an exponent field of 0.
+const NORMAL_END: f32 = 13.27;
+
+/// e^(−q/2) for |q| ≤ ln 2, relative error below 1e-7.
+const EXP_HALF_NEG: [f32; 6] = [
+    1.0,
+    -0.499_999_85,
+    0.124_997_87,
+    -0.020_834_547,
+    0.002_618_629,
+    -0.000_259_071_56,
 ];
 
-#[allow(
-    dead_code,
-    reason = "part of the tested set; gelu_erf needs the tail that normal_cdf keeps"
-)]
+/// |x| up to `NORMAL_END`, and exp(−x²/2) there, or 0 where that is below the smallest normal number.
 #[inline(always)]
-pub fn erf<S: Simd>(s: S, x: S::F) -> S::F {
-    let a = s.abs(x);
-    let small = s.mul(x, poly(s, s.mul(x, x), ERF));
-    let large = s.sub(s.splat(1.0), s.mul(exp_square(s, -1.0, x), erfcx(s, a)));
-    s.select(s.lt(a, s.splat(1.0)), small, s.copysign(large, x))
+fn exp_half_square<S: Simd>(s: S, x: S::F) -> (S::F, S::F) {
+    // |x| second, so that a NaN passes through.
+    let a = s.min(s.splat(NORMAL_END), s.abs(x));
+    // As in `exp_nonpositive`: the low bits of `shifted` are the exponent field of 2ⁿ.
+    let magic = s.splat(12_582_912.0 + 127.0);
+    let shifted = s.fnma(s.mul(a, a), s.splat(0.5 * std::f32::consts::LOG2_E), magic);
+    let n = s.sub(shifted, magic);
+    // q = x² + 2n·ln 2. The square is a product inside the FMA, which does not round it: rounded, it would cost up to 40 ulp.
+    let q = s.fma(a, a, s.mul(n, s.splat(2.0 * LN2_HI)));
+    let q = s.fma(n, s.splat(2.0 * LN2_LO), q);
+    let scale = s.float(s.shl::<23>(s.bits(shifted)));
+    (a, s.mul(poly(s, q, EXP_HALF_NEG), scale))
 }
 
-/// (1 + 2z)·exp(z²)·erfc(z) as a polynomial in (z − 2)/(z + 2) for 0 ≤ z ≤ 10.2, error below 2e-9.
-const ERFCX: [f32; 12] = [
-    1.276_978_4,
-    -0.092_763_82,
-    -0.166_030_51,
-    0.164_051_06,
-    -0.054_217_916,
-    -0.008_030_941,
-    0.008_709_525,
-    0.001_253_007_7,
-    -0.001_421_647_1,
-    -0.000_401_376_34,
-    0.000_169_996_7,
-    7.990_734_6e-5,
+/// Numerator and divisor, whose leading coefficient is 1, of Φ(−a)·exp(a²/2) for 0 ≤ a ≤ 13.3, relative error below 1.4e-7.
+const TAIL: [f32; 5] = [
+    13.985_601,
+    9.483_8,
+    2.996_993_8,
+    0.398_622_72,
+    6.814_071_6e-6,
 ];
-
-/// erfc(z)·exp(z²) for z ≥ 0.
-#[inline(always)]
-fn erfcx<S: Simd>(s: S, z: S::F) -> S::F {
-    let z = s.min(s.splat(10.2), z);
-    let (one, two) = (s.splat(1.0), s.splat(2.0));
-    let (p2, d) = (s.add(z, two), s.fma(z, two, one));
-    // One division serves both quotients.
-    let inv = s.div(one, s.mul(p2, d));
-    let t = s.mul(s.mul(s.sub(z, two), d), inv);
-    s.mul(s.mul(poly(s, t, ERFCX), p2), inv)
-}
-
-/// exp(c·x²) with the rounding error of x² put back: e^(c·(hi+lo)) ≈ e^(c·hi)·(1 + c·lo).
-#[inline(always)]
-fn exp_square<S: Simd>(s: S, c: f32, x: S::F) -> S::F {
-    let hi = s.mul(x, x);
-    // Past exp's range the result is 0, and inf − inf must not make a NaN of it.
-    let hi = s.min(s.splat(1e4), hi);
-    let lo = s.select(s.lt(hi, s.splat(1e4)), s.fma(x, x, s.neg(hi)), s.splat(0.0));
-    let e = exp(s, s.mul(s.splat(c), hi));
-    s.fma(s.mul(e, s.splat(c)), lo, e)
-}
+const TAIL_DIVISOR: [f32; 5] = [27.971_203, 41.285_26, 24.950_659, 7.496_441_4, 1.0];
 
 /// Φ(x), the normal distribution function, accurate in the lower tail too.
 #[inline(always)]
 pub fn normal_cdf<S: Simd>(s: S, x: S::F) -> S::F {
-    let z = s.mul(s.abs(x), s.splat(std::f32::consts::FRAC_1_SQRT_2));
-    let tail = s.mul(s.mul(s.splat(0.5), exp_square(s, -0.5, x)), erfcx(s, z));
+    let (a, e) = exp_half_square(s, x);
+    let tail = s.div(s.mul(poly(s, a, TAIL), e), poly_monic(s, a, TAIL_DIVISOR));
     s.select(s.lt(x, s.splat(0.0)), tail, s.sub(s.splat(1.0), tail))
 }
 
-/// φ(x), the normal density.
+/// (x·Φ(x))′ = Φ(x) + x·φ(x), φ being the normal density.
 #[inline(always)]
-pub fn normal_pdf<S: Simd>(s: S, x: S::F) -> S::F {
+pub fn normal_cdf_times_x_slope<S: Simd>(s: S, x: S::F) -> S::F {
     const FRAC_1_SQRT_2PI: f32 = 0.398_942_3;
-    let e = exp(s, s.mul(s.splat(-0.5), s.mul(x, x)));
-    s.mul(s.splat(FRAC_1_SQRT_2PI), e)
+    let (a, e) = exp_half_square(s, x);
+    let tail = s.div(poly(s, a, TAIL), poly_monic(s, a, TAIL_DIVISOR));
+    // Of −a: Φ(−a) − a·φ(a). The slope at a is 1 minus that. At an infinite x, e is 0 and a is finite.
+    let lower = s.mul(e, s.fnma(a, s.splat(FRAC_1_SQRT_2PI), tail));
+    s.select(s.lt(x, s.splat(0.0)), lower, s.sub(s.splat(1.0), lower))
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ pub use transposed::{conv_transpose2d, ConvTranspose2d};
 
 use super::activation::{activation, grad_through_act};
 use super::matmul_act::linear_act;
-use super::reduce::sum_last_dim;
+use super::reduce::sum;
 use crate::act::Act;
 use crate::check;
 use crate::op::{self, custom_op, kernels, signature, Arg, Grads, Op, Spec};
@@ -254,5 +254,6 @@ fn check_bias(name: &str, channels: usize, bias: Option<&Spec<'_>>) -> Result<()
 
 /// The sum over batch and image.
 fn channel_sums(g: &Tensor) -> Result<Tensor> {
-    sum_last_dim(&g.transpose(0, 1)?.flatten_from(1)?)
+    let others: Vec<usize> = (0..g.rank()).filter(|&d| d != 1).collect();
+    sum(g, others)
 }

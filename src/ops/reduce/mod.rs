@@ -1,4 +1,4 @@
-//! Sum, mean and max over the last dim or over all elements. Backward: sum `dx = g`, mean
+//! Sum, mean and max over the last dim, over any dims or over all elements. Backward: sum `dx = g`, mean
 //! `dx = g / n`, max `dx = g` for every element that equals the maximum and 0 elsewhere.
 //!
 //! Sums run in f32 whatever the dtype, in an order that depends on the shape alone: the same input
@@ -6,6 +6,7 @@
 //! first element is, and passes over other NaNs, as stock Candle's.
 
 mod cpu;
+mod dims;
 #[cfg(feature = "metal")]
 mod metal;
 #[cfg(test)]
@@ -13,7 +14,10 @@ mod tests;
 
 use crate::check;
 use crate::op::{self, custom_op, kernels, signature, Grads, Op, Spec};
-use candle_core::{DType, Result, Shape, Tensor, D};
+use candle_core::{Result, Shape, Tensor, D};
+pub(crate) use dims::sum_to;
+use dims::{divided, ReduceDims};
+pub use dims::{max, max_keepdim, mean, mean_keepdim, reference_dims, sum, sum_keepdim};
 
 const NAME: &str = "reduce";
 
@@ -126,11 +130,7 @@ impl Op for Reduce {
         let (_, n) = self.over.split(x.shape());
         let dx = match self.reduction {
             Reduction::Sum => self.over.expand(g, x.shape()),
-            Reduction::Mean => {
-                // In f32: stock's f16 would round 1 / n too.
-                let g = (g.to_dtype(DType::F32)? / n as f64)?;
-                self.over.expand(&g.to_dtype(x.dtype())?, x.shape())
-            }
+            Reduction::Mean => self.over.expand(&divided(g, n)?, x.shape()),
             Reduction::Max => op::apply("reduce_bwd", MaxBwd(self.over), &[x, y, g]),
         };
         Ok(vec![Some(dx?)])
@@ -159,60 +159,6 @@ impl Op for MaxBwd {
         check::has_shape(name, "grad_out", args[2].layout, reduced.dims())
     }
     kernels!(self, args => device::max_backward(self.0, args));
-}
-
-/// Undoes a broadcast: the sums of `grad` over all dims in which `shape` has been expanded to it.
-pub(crate) fn sum_to(grad: &Tensor, shape: &Shape) -> Result<Tensor> {
-    if grad.shape() == shape {
-        return Ok(grad.clone());
-    }
-    check::is_float(NAME, grad)?;
-    let added = grad.rank() - shape.rank();
-    let expanded = |d: usize| d < added || (shape.dims()[d - added] == 1 && grad.dims()[d] != 1);
-    let size = |dims: std::ops::Range<usize>| grad.dims()[dims].iter().product::<usize>();
-    // Runs of neighbouring dims that were broadcast, from the last to the first.
-    let (mut sum, mut inner, mut end) = (grad.clone(), 1, grad.rank());
-    while end > 0 {
-        let kept = (0..end).rev().find(|&d| expanded(d)).map_or(0, |d| d + 1);
-        inner *= size(kept..end);
-        let start = (0..kept).rev().find(|&d| !expanded(d)).map_or(0, |d| d + 1);
-        if start < kept {
-            sum = sum_middle(&sum.reshape((size(0..start), size(start..kept), inner))?)?;
-        }
-        end = start;
-    }
-    sum.reshape(shape)
-}
-
-/// `[outer, n, inner] → [outer, inner]`
-fn sum_middle(x: &Tensor) -> Result<Tensor> {
-    let (outer, _, inner) = x.dims3()?;
-    if x.elem_count() == 0 {
-        return Tensor::zeros((outer, inner), x.dtype(), x.device());
-    }
-    if inner == 1 {
-        return sum_last_dim(&x.squeeze(2)?)?.unsqueeze(1);
-    }
-    op::apply("reduce_columns", SumMiddle, &[x])
-}
-
-/// `[outer, n, inner] → [outer, inner]`, the sum over the middle dim.
-#[derive(Clone, Copy, Debug)]
-struct SumMiddle;
-
-impl Op for SumMiddle {
-    signature!("reduce_columns"(x));
-
-    fn check(&self, _: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        args[0].shape().dims3().map(drop)
-    }
-    kernels!(self, args => device::sum_middle(args[0]));
-    fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
-        Ok(vec![Some(g.unsqueeze(1)?.broadcast_as(inputs[0].shape())?)])
-    }
-    fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
-        args[0].sum(1)
-    }
 }
 
 /// The stock ops that the reductions over the last dim replace.

@@ -112,3 +112,58 @@ fn sums_have_the_same_bits_on_one_thread() -> Result<()> {
     assert_eq!(run()?, alone.into_inner().unwrap().unwrap()?);
     Ok(())
 }
+
+/// Against the reference: blocks of rows, rows that are taken as one, and a NaN that comes first or not.
+#[test]
+fn columns_are_reduced_whatever_their_number() -> Result<()> {
+    for dims in [
+        [1, 30_000, 3],
+        [2, 1200, 300],
+        [3, 700, 1],
+        [5, 171, 3],
+        [1, 90, 65],
+    ] {
+        let x = noise(&dims);
+        let first_is_nan = Tensor::full(f32::NAN, (dims[0], 1, dims[2]), &Device::Cpu)?;
+        let later = Tensor::cat(&[&x, &first_is_nan, &x], 1)?;
+        let first = Tensor::cat(&[&first_is_nan, &x], 1)?;
+        for x in [&x, &later, &first] {
+            let (got, want) = (max(x, 1)?, x.max(1)?);
+            for (got, want) in values(&got).into_iter().zip(values(&want)) {
+                assert!(
+                    got == want || (got.is_nan() && want.is_nan()),
+                    "{dims:?} {got} {want}"
+                );
+            }
+        }
+        let want = x.to_dtype(DType::F64)?.mean(1)?;
+        for (got, want) in values(&mean(&x, 1)?).into_iter().zip(values(&want)) {
+            assert!((got - want).abs() < 1e-6, "{dims:?} {got} {want}");
+        }
+    }
+    Ok(())
+}
+
+/// Views whose dims lie in another order in memory, and the order of the results.
+#[test]
+fn dims_are_reduced_in_any_layout() -> Result<()> {
+    let x = noise(&[4, 5, 6, 7]);
+    for order in [[3, 2, 1, 0], [0, 2, 3, 1], [1, 0, 3, 2], [2, 3, 0, 1]] {
+        let x = x.permute(order)?.narrow(1, 1, 2)?;
+        for dims in [&[0][..], &[1], &[2], &[0, 3], &[1, 2], &[0, 1, 2], &[1, 3]] {
+            let dense = x.contiguous()?;
+            let pairs = [
+                (sum(&x, dims)?, sum(&dense, dims)?),
+                (max_keepdim(&x, dims)?, max_keepdim(&dense, dims)?),
+                (mean(&x, dims)?, dense.mean(dims)?),
+            ];
+            for (got, want) in pairs {
+                assert_eq!(got.dims(), want.dims());
+                for (got, want) in values(&got).into_iter().zip(values(&want)) {
+                    assert!((got - want).abs() < 1e-4, "{order:?} {dims:?} {got} {want}");
+                }
+            }
+        }
+    }
+    Ok(())
+}
