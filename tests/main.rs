@@ -23,6 +23,7 @@ mod matmul_act;
 #[cfg(feature = "metal")]
 mod mps;
 mod nn_gradients;
+mod optim;
 mod quantize;
 mod quantized;
 mod rope;
