@@ -19,7 +19,7 @@ fn block(vars: &[Var], x: &Tensor) -> Result<Tensor> {
     for weight in &vars[1..vars.len() - 1] {
         h = dropout(&softmax_last_dim(&h.matmul(weight)?)?, 0.2, 7)?;
     }
-    let (sum, normed) = add_rms_norm(&h, x, &vars[vars.len() - 1], 1e-5)?;
+    let (sum, normed) = add_rms_norm(&h, x, Some(&vars[vars.len() - 1]), 1e-5)?;
     sum.tanh()? + normed
 }
 
