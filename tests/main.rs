@@ -24,6 +24,7 @@ mod matmul_act;
 mod mps;
 mod nn_gradients;
 mod pools;
+mod optim;
 mod quantize;
 mod quantized;
 mod rope;

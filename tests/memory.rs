@@ -4,6 +4,7 @@
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{DType, Device, ModuleT, Result, Tensor, Var};
 use candle_fused::nn::attention::{flash_attn, AttnMask};
+use candle_fused::nn::checkpoint;
 use candle_fused::nn::kv_cache::{FixedKvCache, FixedKvConfig, KvCache};
 use candle_fused::nn::lora::{LoraConfig, LoraLinear};
 use candle_fused::ops::{attention, AttentionConfig};
@@ -395,5 +396,42 @@ fn alibi_needs_no_bias_of_scores() -> Result<()> {
         // The largest memory is scratch of the backward.
         assert!(train.largest < scores / 2, "{} bytes", train.largest);
     }
+    Ok(())
+}
+
+/// Eight blocks in checkpoints hold the intermediate results of one at a time.
+#[test]
+fn checkpoints_hold_one_block_at_a_time() -> Result<()> {
+    let _alone = ALONE.lock();
+    const ROWS: usize = 512;
+    const WIDTH: usize = 128;
+    const BLOCKS: usize = 8;
+    let x = Var::rand(-1f32, 1., (ROWS, WIDTH), &Device::Cpu)?;
+    let weights = (0..BLOCKS).map(|_| Var::rand(-0.1f32, 0.1, (WIDTH, WIDTH), &Device::Cpu));
+    let weights = weights.collect::<Result<Vec<_>>>()?;
+    let block = |w: &Tensor, x: &Tensor| -> Result<Tensor> {
+        let mut h = x.clone();
+        for _ in 0..4 {
+            h = h.matmul(w)?.tanh()?.exp()?.log()?;
+        }
+        Ok(h)
+    };
+    let train = |is_checkpointed: bool| {
+        memory(|| {
+            let mut h = x.as_tensor().clone();
+            for w in &weights {
+                let inner = w.as_tensor().clone();
+                h = match is_checkpointed {
+                    true => checkpoint(move |x| block(&inner, x), &h)?,
+                    false => block(&inner, &h)?,
+                };
+            }
+            let grads = h.sum_all()?.backward()?;
+            assert!(weights.iter().all(|w| grads.get(w).is_some()));
+            Ok(())
+        })
+    };
+    let (plain, checkpointed) = (train(false)?.peak, train(true)?.peak);
+    assert!(checkpointed < plain / 3, "{checkpointed} of {plain} bytes");
     Ok(())
 }

@@ -91,6 +91,7 @@ parts! {
 
 sources! {
     ACTIVATION = "activation",
+    ADAMW = "adamw",
     AFFINE_ACT = "affine_act",
     ATTENTION = "attention" + ATTENTION_RULES + ATTENTION_TILES + ATTENTION_FORWARD,
     ATTENTION_BWD = "attention_bwd" + ATTENTION_RULES + ATTENTION_TILES + ATTENTION_BWD_TILES,
@@ -108,6 +109,7 @@ sources! {
     DROPOUT = "dropout",
     EMBEDDING = "embedding" + ROWS + INDICES,
     GLU = "glu",
+    GRADS = "grads",
     GROUP_NORM = "group_norm" + ROWS,
     KL_DIV = "kl_div" + ROWS,
     KV_APPEND = "kv_append",

@@ -41,6 +41,7 @@ macro_rules! weight_and_bias {
 
 pub mod activation;
 pub mod attention;
+pub mod checkpoint;
 pub mod conv;
 pub mod cpu_flash_attention;
 pub mod embedding;
@@ -52,6 +53,7 @@ pub mod lora;
 pub mod loss;
 pub mod moe;
 pub mod ops;
+pub mod optim;
 pub mod quantized;
 pub mod rotary_emb;
 pub mod transformer;
@@ -63,6 +65,7 @@ pub mod varlen_attention {
 
 pub use activation::{Activation, IntoAct};
 pub use candle_nn::*;
+pub use checkpoint::{checkpoint, checkpoint_many};
 pub use conv::{
     conv1d, conv1d_no_bias, conv2d, conv2d_no_bias, conv_transpose1d, conv_transpose1d_no_bias,
     conv_transpose2d, conv_transpose2d_no_bias, Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d,
@@ -72,6 +75,10 @@ pub use group_norm::{group_norm, GroupNorm};
 pub use layer_norm::{layer_norm, layer_norm_no_bias, rms_norm, LayerNorm, RmsNorm};
 pub use linear::{linear, linear_b, linear_no_bias, Linear};
 pub use ops::Dropout;
+pub use optim::{
+    clip_grad_norm, clip_grad_value, AdamW, AdamWOptions, GradAccumulator, Moments, Optimizer,
+    ParamsAdamW, Rounding, SGD,
+};
 pub use quantized::{
     bit_linear, bit_linear_no_bias, BitLinear, BitLinearConfig, PackedBitLinear, QuantLinear,
 };

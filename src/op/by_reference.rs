@@ -19,7 +19,10 @@ pub(crate) fn forward(
         return Err(check::unsupported_dtype(name, x.dtype()));
     }
     let args = args.iter().map(|arg| {
-        let (storage, shape) = (Storage::Cpu(contiguous(name, *arg)?), arg.1.shape().clone());
+        let (storage, shape) = (
+            Storage::Cpu(contiguous_copy(name, *arg)?),
+            arg.1.shape().clone(),
+        );
         Ok(Tensor::from_storage(
             storage,
             shape,
@@ -31,7 +34,7 @@ pub(crate) fn forward(
     let y = op.reference(&args.iter().collect::<Vec<_>>())?;
     let mut result = CpuStorage::F32(Vec::new());
     CpuStorage::read(name, &[&y], &mut |y| {
-        result = contiguous(name, y[0])?;
+        result = contiguous_copy(name, y[0])?;
         Ok(())
     })?;
     Ok((result, y.shape().clone()))
@@ -72,7 +75,13 @@ pub(crate) fn bwd(op: &dyn AnyOp, inputs: &[&Tensor], grad: &Tensor) -> Grads {
 }
 
 /// The elements of an argument in order.
-fn contiguous(name: &'static str, (storage, layout): Arg<'_, CpuStorage>) -> Result<CpuStorage> {
+pub(crate) fn contiguous_copy<S: KernelStorage>(
+    name: &'static str,
+    (storage, layout): Arg<'_, S>,
+) -> Result<S>
+where
+    S::Device: BackendDevice<Storage = S>,
+{
     check::fits_in_memory(name, "a copy", layout.dims())?;
     let mut copy = storage
         .device()

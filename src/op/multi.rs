@@ -52,6 +52,30 @@ pub(crate) trait MultiOp: Send + Sync + 'static {
     fn reference(&self, args: &[&Tensor]) -> Result<Vec<Tensor>>;
 }
 
+/// What gives the gradients of an op of many inputs: a [`MultiOp`], or whatever has made its outputs by other means.
+pub(crate) trait Backward: Send + Sync + 'static {
+    /// As [`MultiOp::bwd`].
+    fn bwd(&self, inputs: &[Tensor], outputs: &[Tensor], grads: &[Option<Tensor>]) -> Grads;
+}
+
+impl<O: MultiOp> Backward for O {
+    fn bwd(&self, inputs: &[Tensor], outputs: &[Tensor], grads: &[Option<Tensor>]) -> Grads {
+        MultiOp::bwd(self, inputs, outputs, grads)
+    }
+}
+
+/// An output that was computed by other means, as the result of the inputs (any number of them) in Candle's graph.
+pub(crate) fn put_in_graph(
+    name: &'static str,
+    backward: impl Backward,
+    inputs: &[&Tensor],
+    output: (Storage, Shape),
+) -> Result<Tensor> {
+    let outputs = in_graph(name, backward, inputs, vec![output], 1)?;
+    let first = outputs.into_iter().next();
+    first.ok_or_else(|| check::error(name, "got no output, expected one"))
+}
+
 /// Applies an op on behalf of the function `name`. The result has an entry for each output that is not saved.
 pub(crate) fn apply_multi<O: MultiOp>(
     name: &'static str,
@@ -145,7 +169,7 @@ fn untracked((storage, shape): (Storage, Shape)) -> Tensor {
     Tensor::from_storage(storage, shape, BackpropOp::none(), false)
 }
 
-fn in_graph<O: MultiOp>(
+fn in_graph<O: Backward>(
     name: &'static str,
     op: O,
     args: &[&Tensor],
@@ -163,6 +187,14 @@ fn in_graph<O: MultiOp>(
             grads: input_grads.clone(),
         };
         links.push(super::apply_kernel(name, op, group)?);
+    }
+    // A node has up to three links; more are joined by threes.
+    while links.len() > 3 {
+        let join = |group: &[Tensor]| {
+            let grads = input_grads.clone();
+            super::apply_kernel(name, Relay { grads }, &group.iter().collect::<Vec<_>>())
+        };
+        links = links.chunks(3).map(join).collect::<Result<_>>()?;
     }
     let node = Node {
         name,
@@ -238,6 +270,14 @@ impl Mailbox {
         let at = letters.iter().position(mine)?;
         Some(letters.swap_remove(at).grad)
     }
+
+    /// The seal of the letters that the backward pass of this thread has left.
+    fn seal(&self) -> Option<Arc<Seal>> {
+        let thread = thread::current().id();
+        let letters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut mine = letters.iter().filter(|letter| letter.thread == thread);
+        mine.find_map(|letter| letter.seal.upgrade())
+    }
 }
 
 /// `(value, token)` → the value as a gradient of the token. It tracks the token, and so Candle's sum of it and others keeps
@@ -308,6 +348,25 @@ impl Op for Inputs {
     }
 }
 
+/// Up to three tokens → a token. Backward, it keeps the seal of the letters for the inputs behind it.
+struct Relay {
+    grads: Arc<Mailbox>,
+}
+
+impl Op for Relay {
+    token_op! {
+        fn bwd(&self, links: &[&Tensor], _: &Tensor, grad: &Tensor) -> Grads {
+            let seal = self.grads.seal();
+            let pass_on = |link: &&Tensor| match &seal {
+                Some(seal) => Sealed::gradient(seal, grad, link).map(Some),
+                // All letters have been read: the inputs behind this node get no gradient.
+                None => Ok(Some(link.zeros_like()?)),
+            };
+            links.iter().map(pass_on).collect()
+        }
+    }
+}
+
 /// The tokens of all inputs → a token. Backward, it computes all gradients.
 struct Node<O> {
     name: &'static str,
@@ -320,7 +379,7 @@ struct Node<O> {
     input_grads: Arc<Mailbox>,
 }
 
-impl<O: MultiOp> Op for Node<O> {
+impl<O: Backward> Op for Node<O> {
     token_op! {
         fn bwd(&self, links: &[&Tensor], _: &Tensor, grad: &Tensor) -> Grads {
             let grads: Vec<_> = (0..self.returned).map(|i| self.output_grads.take(i)).collect();

@@ -5,6 +5,7 @@
 //! overwritten unnoticed (by stock's in-place ops too): that op's gradient would then be wrong.
 
 pub(crate) mod activation;
+pub(crate) mod adamw;
 pub(crate) mod affine_act;
 mod affine_norm;
 pub(crate) mod attention;
@@ -15,6 +16,7 @@ pub(crate) mod cross_entropy;
 pub(crate) mod dropout;
 pub(crate) mod embedding;
 pub(crate) mod glu;
+pub(crate) mod grads;
 pub(crate) mod group_norm;
 pub(crate) mod kl_div;
 pub(crate) mod kv_append;

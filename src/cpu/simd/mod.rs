@@ -71,6 +71,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn sub(self, a: Self::F, b: Self::F) -> Self::F;
     fn mul(self, a: Self::F, b: Self::F) -> Self::F;
     fn div(self, a: Self::F, b: Self::F) -> Self::F;
+    fn sqrt(self, a: Self::F) -> Self::F;
     /// a·b + c, fused where the hardware fuses.
     fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
     /// c − a·b, fused where the hardware fuses.

@@ -31,6 +31,7 @@ impl Simd for Neon {
         sub(a: float32x4_t, b: float32x4_t) -> float32x4_t = vsubq_f32(a, b);
         mul(a: float32x4_t, b: float32x4_t) -> float32x4_t = vmulq_f32(a, b);
         div(a: float32x4_t, b: float32x4_t) -> float32x4_t = vdivq_f32(a, b);
+        sqrt(a: float32x4_t) -> float32x4_t = vsqrtq_f32(a);
         fma(a: float32x4_t, b: float32x4_t, c: float32x4_t) -> float32x4_t = vfmaq_f32(c, a, b);
         fnma(a: float32x4_t, b: float32x4_t, c: float32x4_t) -> float32x4_t = vfmsq_f32(c, a, b);
         // fmax would turn any NaN operand into NaN; compare and select as x86 does.

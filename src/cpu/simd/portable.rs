@@ -43,6 +43,7 @@ impl Simd for Portable {
         sub(a: f32, b: f32) -> f32 = a - b;
         mul(a: f32, b: f32) -> f32 = a * b;
         div(a: f32, b: f32) -> f32 = a / b;
+        sqrt(a: f32) -> f32 = a.sqrt();
         // f32::mul_add would be a library call where the target has no FMA.
         fma(a: f32, b: f32, c: f32) -> f32 = a * b + c;
         fnma(a: f32, b: f32, c: f32) -> f32 = c - a * b;

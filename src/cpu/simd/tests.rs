@@ -31,11 +31,13 @@ impl Kernel for Lanes<'_> {
                 let (max, min) = (s.to_array(s.max(half, v)), s.to_array(s.min(half, v)));
                 let (neg, abs) = (s.to_array(s.neg(v)), s.to_array(s.abs(v)));
                 let sign = s.to_array(s.copysign(half, v));
+                let root = s.to_array(s.sqrt(v));
                 let swapped = s.to_array(s.swap_pairs(v));
                 for (i, &x) in x.iter().enumerate() {
                     assert!(same(max[i], if 0.5 > x { 0.5 } else { x }), "max {x}");
                     assert!(same(min[i], if 0.5 < x { 0.5 } else { x }), "min {x}");
                     assert!(same(neg[i], -x) && same(abs[i], x.abs()), "sign of {x}");
+                    assert!(same(root[i], x.sqrt()), "the root of {x}");
                     assert!(same(sign[i], 0.5f32.copysign(x)), "copysign {x}");
                     assert!(same(swapped[i ^ 1], x), "{x} swapped");
                 }

@@ -40,6 +40,7 @@ macro_rules! one_instruction_each {
                 min = _mm256_min_ps, _mm512_min_ps;
             }
             (a: Self::F) -> Self::F {
+                sqrt = _mm256_sqrt_ps, _mm512_sqrt_ps;
                 swap_pairs = _mm256_permute_ps::<0b10_11_00_01>, _mm512_permute_ps::<0b10_11_00_01>;
             }
             (a: Self::F, b: Self::F, c: Self::F) -> Self::F {

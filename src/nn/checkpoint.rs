@@ -1,0 +1,207 @@
+//! Parts of a model whose graph is not kept for the backward, but made again there.
+
+use crate::check;
+use crate::op::{contiguous_copy, put_in_graph, with_storages, Args, Backward, Grads};
+use crate::ops::grads::sums_of_squares;
+#[cfg(feature = "metal")]
+use candle_core::MetalStorage;
+use candle_core::{CpuStorage, DType, Device, Result, Storage, Tensor, TensorId, Var};
+use std::collections::HashSet;
+
+const NAME: &str = "checkpoint";
+
+/// f(x), without the graph of f: the backward runs f once more and goes back through that. Of a deep model whose blocks are
+/// checkpointed, one input for each block is kept and the intermediate results of one block at a time, for about a third
+/// more time.
+///
+/// Gradients reach x and every variable that f uses: those are found by a look at f's graph, before it is dropped. f must be a
+/// function of its argument, of variables, and of tensors that track no gradients. What could make a gradient wrong in
+/// silence is an error of the backward:
+///
+/// - f uses a tensor of the graph outside, which it was not given: pass it to [`checkpoint_many`].
+/// - f gives other values when it runs again, or reaches other variables. Dropout by chance does; give it a seed, as
+///   [`ops::dropout`](crate::ops::dropout) takes one, which f uses whenever it runs. A variable that changes between forward and
+///   backward does too.
+///
+/// On CUDA, f is called as it is, and its graph is kept.
+///
+/// ```
+/// use candle_core::{DType, Device, Result, Tensor, Var};
+/// use candle_fused::nn::{checkpoint, linear, Module, VarBuilder, VarMap};
+/// use candle_fused::ops::dropout;
+/// # fn main() -> Result<()> {
+/// let vars = VarMap::new();
+/// let layer = linear(8, 8, VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu))?;
+/// let x = Var::randn(0f32, 1., (4, 8), &Device::Cpu)?;
+/// let seed = 42;
+/// let y = checkpoint(move |x| dropout(&layer.forward(x)?.gelu()?, 0.1, seed), &x)?;
+/// let grads = y.sum_all()?.backward()?;
+/// assert!(grads.get(&x).is_some());
+/// assert!(vars.all_vars().iter().all(|var| grads.get(var).is_some()));
+/// # Ok(())
+/// # }
+/// ```
+pub fn checkpoint<F>(f: F, x: &Tensor) -> Result<Tensor>
+where
+    F: Fn(&Tensor) -> Result<Tensor> + Send + Sync + 'static,
+{
+    checkpoint_many(move |inputs| f(&inputs[0]), &[x])
+}
+
+/// As [`checkpoint`], of any number of inputs.
+///
+/// ```
+/// use candle_core::{Device, Result, Var};
+/// use candle_fused::nn::checkpoint_many;
+/// # fn main() -> Result<()> {
+/// let (x, y) = (Var::new(&[2f32], &Device::Cpu)?, Var::new(&[3f32], &Device::Cpu)?);
+/// let z = checkpoint_many(|inputs| (&inputs[0] * &inputs[1])?.exp(), &[&x, &y])?;
+/// let grads = z.backward()?;
+/// let slope = grads.get(&x).unwrap().to_vec1::<f32>()?[0];
+/// assert!((slope - 3. * 6f32.exp()).abs() < 1e-3 * slope);
+/// # Ok(())
+/// # }
+/// ```
+pub fn checkpoint_many<F>(f: F, inputs: &[&Tensor]) -> Result<Tensor>
+where
+    F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static,
+{
+    if inputs.iter().any(|x| x.device().is_cuda()) {
+        return f(&inputs.iter().map(|&x| x.clone()).collect::<Vec<_>>());
+    }
+    let detached: Vec<Tensor> = inputs.iter().map(|x| x.detach()).collect();
+    let y = f(&detached)?;
+    let graph = Graph::of(&y);
+    let is_tracked = inputs.iter().any(|x| x.track_op()) || !graph.vars.is_empty();
+    if !is_tracked || y.dtype().is_int() {
+        return Ok(y.detach());
+    }
+    let output = (copy_of(&y.detach())?, y.shape().clone());
+    drop(y);
+    let args: Vec<&Tensor> = inputs.iter().copied().chain(&graph.vars).collect();
+    let again = Again {
+        f,
+        inputs: inputs.len(),
+        nodes: graph.nodes,
+        vars: graph.vars.iter().map(Tensor::id).collect(),
+    };
+    put_in_graph(NAME, again, &args, output)
+}
+
+/// The part of a result's graph that gradients go through.
+struct Graph {
+    vars: Vec<Tensor>,
+    /// All others.
+    nodes: HashSet<TensorId>,
+}
+
+impl Graph {
+    fn of(y: &Tensor) -> Self {
+        let (vars, nodes): (Vec<&Tensor>, Vec<&Tensor>) = y
+            .sorted_nodes()
+            .into_iter()
+            .partition(|node| node.is_variable());
+        Graph {
+            vars: vars.into_iter().cloned().collect(),
+            nodes: nodes.into_iter().map(Tensor::id).collect(),
+        }
+    }
+}
+
+/// The elements of a tensor in a storage of their own.
+fn copy_of(y: &Tensor) -> Result<Storage> {
+    match y.device() {
+        #[cfg(feature = "metal")]
+        Device::Metal(_) => with_storages(NAME, &[y], |args: Args<MetalStorage>| {
+            Ok(Storage::Metal(contiguous_copy(NAME, args[0])?))
+        }),
+        Device::Cpu => with_storages(NAME, &[y], |args: Args<CpuStorage>| {
+            Ok(Storage::Cpu(contiguous_copy(NAME, args[0])?))
+        }),
+        device => {
+            let location = device.location();
+            let message = format_args!("got a result on {location:?}, expected the inputs' device");
+            Err(check::error(NAME, message))
+        }
+    }
+}
+
+/// The backward: f once more.
+struct Again<F> {
+    f: F,
+    /// How many of the arguments are f's inputs; the others are the variables that it has found for itself.
+    inputs: usize,
+    /// The tensors of the first run, all of which f must have made.
+    nodes: HashSet<TensorId>,
+    vars: HashSet<TensorId>,
+}
+
+impl<F> Backward for Again<F>
+where
+    F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static,
+{
+    fn bwd(&self, args: &[Tensor], outputs: &[Tensor], grads: &[Option<Tensor>]) -> Grads {
+        let [Some(grad)] = grads else {
+            return Ok(vec![None; args.len()]);
+        };
+        let (inputs, vars) = args.split_at(self.inputs);
+        // Variables of the inner graph alone, so that it ends at them.
+        let leaf = |x: &Tensor| match x.track_op() {
+            true => Ok(Var::from_tensor(&x.detach())?.into_inner()),
+            false => Ok(x.detach()),
+        };
+        let leaves = inputs.iter().map(leaf).collect::<Result<Vec<_>>>()?;
+        let y = (self.f)(&leaves)?;
+        self.check_graph(&Graph::of(&y), &leaves)?;
+        check_values(&y, &outputs[0])?;
+        let grads = (y * grad.detach())?.sum_all()?.backward()?;
+        let of_leaf = |leaf: &Tensor| match grads.get(leaf) {
+            None if leaf.track_op() => leaf.zeros_like().map(Some),
+            grad => Ok(grad.cloned()),
+        };
+        leaves.iter().chain(vars).map(of_leaf).collect()
+    }
+}
+
+impl<F> Again<F> {
+    fn check_graph(&self, graph: &Graph, leaves: &[Tensor]) -> Result<()> {
+        let message = "f uses a tensor that tracks gradients and was not given, expected it among the inputs: \
+                       it would be gone through again with each checkpoint";
+        check::ensure(self.nodes.is_disjoint(&graph.nodes), NAME, message)?;
+        let leaves: HashSet<TensorId> = leaves.iter().map(Tensor::id).collect();
+        let vars = graph.vars.iter().map(Tensor::id);
+        let vars: HashSet<TensorId> = vars.filter(|id| !leaves.contains(id)).collect();
+        let message = format_args!(
+            "f reached {} variables when it ran again, expected the same {} as before",
+            vars.len(),
+            self.vars.len()
+        );
+        check::ensure(vars == self.vars, NAME, message)
+    }
+}
+
+/// The second run has given what the first has. Another kernel may have run for a tensor that tracks gradients, so that
+/// rounding may differ.
+fn check_values(again: &Tensor, before: &Tensor) -> Result<()> {
+    let (got, expected) = (again.shape(), before.shape());
+    let message =
+        format_args!("f gave shape {got:?} when it ran again, expected {expected:?} as before");
+    check::ensure(
+        got == expected && again.dtype() == before.dtype(),
+        NAME,
+        message,
+    )?;
+    let bound = match again.dtype() {
+        DType::F16 | DType::BF16 => 3e-2,
+        _ => 1e-3,
+    };
+    let difference = (again.detach() - before)?;
+    let sums = sums_of_squares(NAME, &[&difference, before])?;
+    let (difference, size) = (sums[0].sqrt(), sums[1].sqrt());
+    let message = format_args!(
+        "f gave other values when it ran again (off by {difference:.2e} of {size:.2e}), expected the same: give dropout a fixed seed"
+    );
+    // A NaN that f has given is no difference.
+    let differs = difference > bound * size;
+    check::ensure(!differs, NAME, message)
+}
