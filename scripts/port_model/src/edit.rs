@@ -114,7 +114,10 @@ mod tests {
     #[test]
     fn a_diff_is_what_diff_u_would_show() {
         let text = "a\nb\nc\nd\ne\nf\n";
-        let edits = [Edit { range: 4..5, text: "C\nCC".into() }];
+        let edits = [Edit {
+            range: 4..5,
+            text: "C\nCC".into(),
+        }];
         assert_eq!(apply(text, &edits), "a\nb\nC\nCC\nd\ne\nf\n");
         let want = "--- x\n+++ x\n@@ -1,6 +1,7 @@\n a\n b\n-c\n+C\n+CC\n d\n e\n f\n";
         assert_eq!(diff("x", text, &edits), want);

@@ -1,6 +1,7 @@
 //! Ports Rust code from `candle_nn` to `candle_fused::nn`: paths, methods of tensors that have a fused form, and Cargo.toml.
 //! What it cannot show to mean the same it leaves alone.
 
+pub mod attention;
 pub mod edit;
 pub mod manifest;
 pub mod methods;
@@ -45,6 +46,7 @@ pub fn port(code: &str, options: &Options, defined: &BTreeSet<&str>) -> Ported {
     let mut edits = paths.edits;
     if options.fuse {
         edits.extend(methods::rewrite(&tokens, defined));
+        edits = attention::rewrite(code, &tokens, edits);
     }
     Ported {
         edits,

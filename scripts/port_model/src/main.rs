@@ -98,14 +98,20 @@ fn finish(args: &Args, path: &Path, old: &str, edits: &[edit::Edit]) -> Result<b
 /// Ports a file, a folder or a crate; returns how many files change.
 fn port_path(args: &Args, root: &Path) -> Result<usize, String> {
     let manifest_path = root.join("Cargo.toml");
-    let manifest = manifest_path.is_file().then(|| read(&manifest_path)).transpose()?;
+    let manifest = manifest_path
+        .is_file()
+        .then(|| read(&manifest_path))
+        .transpose()?;
     let mut options = args.options.clone();
     if let Some(name) = manifest.as_deref().and_then(manifest::crate_name) {
         options.from = name;
     }
     let mut paths = vec![];
     sources(root, &mut paths)?;
-    let texts: Vec<String> = paths.iter().map(|path| read(path)).collect::<Result<_, _>>()?;
+    let texts: Vec<String> = paths
+        .iter()
+        .map(|path| read(path))
+        .collect::<Result<_, _>>()?;
     let mut defined = BTreeSet::new();
     for text in &texts {
         defined.extend(methods::defined(&tokens::tokens(text)));
@@ -125,7 +131,10 @@ fn port_path(args: &Args, root: &Path) -> Result<usize, String> {
     if let Some(manifest) = manifest {
         let new = manifest::rewrite(&manifest, &args.dependency, left);
         if new != manifest {
-            let all = edit::Edit { range: 0..manifest.len(), text: new };
+            let all = edit::Edit {
+                range: 0..manifest.len(),
+                text: new,
+            };
             changed += usize::from(finish(args, &manifest_path, &manifest, &[all])?);
         }
     }
@@ -138,7 +147,11 @@ fn main() -> ExitCode {
         for path in &args.paths {
             changed += port_path(&args, path)?;
         }
-        let done = if args.write { "changed" } else { "would change (--write does it)" };
+        let done = if args.write {
+            "changed"
+        } else {
+            "would change (--write does it)"
+        };
         eprintln!("{changed} files {done}");
         Ok(())
     });

@@ -26,7 +26,8 @@ pub fn rewrite(manifest: &str, source: &str, keep: bool) -> String {
     let features = with_features(manifest, &name);
     let named = |line: &str| {
         let key = |suffix: &str| format!("\"{name}{suffix}");
-        !line.trim_start().starts_with('[') && (line.contains(&key("/")) || line.contains(&key("?/")))
+        !line.trim_start().starts_with('[')
+            && (line.contains(&key("/")) || line.contains(&key("?/")))
     };
     let keep = keep || features.lines().any(named);
     let mut out = vec![];
@@ -150,7 +151,8 @@ mod tests {
     fn tables_and_renamed_dependencies_are_found() {
         let before = "[dependencies.nn]\nversion = \"0.11\"\npackage = \"candle-nn\"\n\n[dependencies.serde]\nversion = \"1\"\n";
         assert_eq!(crate_name(before).as_deref(), Some("nn"));
-        let after = "[dependencies.candle-fused]\npath = \"x\"\n\n[dependencies.serde]\nversion = \"1\"\n";
+        let after =
+            "[dependencies.candle-fused]\npath = \"x\"\n\n[dependencies.serde]\nversion = \"1\"\n";
         assert_eq!(rewrite(before, "{ path = \"x\" }", false), after);
         assert_eq!(crate_name("[dependencies]\nserde = \"1\"\n"), None);
         assert_eq!(crate_name("[features]\ncandle-nn = []\n"), None);

@@ -28,8 +28,8 @@ pub fn rewrite(tokens: &[Token], from: &str, to: &str) -> Paths {
         };
         if before == "crate" || before == "mod" {
             left.push(format!("`{before} {from}` stays as it is"));
-        } else if before == "." || !is_root(tokens, i) {
-            // A field, or an item of that name in another module.
+        } else if before == "." || before == "as" || !is_root(tokens, i) {
+            // A field, an alias, or an item of that name in another module.
         } else if after == "::" {
             edits.push(replace(to));
             edits.extend(imported_self(tokens, i + 2, from));
@@ -48,11 +48,16 @@ fn is_root(tokens: &[Token], i: usize) -> bool {
         return true;
     }
     // `<T>::x` and `a::x` go on from something; `use ::x` and `(::x` do not.
-    i < 2 || !(tokens[i - 2].is(">") || (tokens[i - 2].kind == Kind::Ident && !keyword(tokens[i - 2])))
+    i < 2
+        || !(tokens[i - 2].is(">")
+            || (tokens[i - 2].kind == Kind::Ident && !keyword(tokens[i - 2])))
 }
 
 fn keyword(token: Token) -> bool {
-    matches!(token.text, "use" | "return" | "as" | "dyn" | "impl" | "mut" | "ref" | "in" | "for")
+    matches!(
+        token.text,
+        "use" | "return" | "as" | "dyn" | "impl" | "mut" | "ref" | "in" | "for"
+    )
 }
 
 /// Whether the token stands in a `use` declaration.
@@ -73,7 +78,10 @@ fn imported_self(tokens: &[Token], group: usize, name: &str) -> Option<Edit> {
             "self" if depth == 1 && !tokens[i + 1].is("as") => {
                 let end = tokens[i].end();
                 let text = format!(" as {name}");
-                return Some(Edit { range: end..end, text });
+                return Some(Edit {
+                    range: end..end,
+                    text,
+                });
             }
             _ => {}
         }

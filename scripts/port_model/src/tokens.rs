@@ -38,7 +38,9 @@ pub fn tokens(code: &str) -> Vec<Token<'_>> {
         }
         let rest = &code[at..];
         let (kind, len) = if let Some(len) = comment(rest) {
-            let doc = ["///", "//!", "/**", "/*!"].iter().any(|d| rest.starts_with(d));
+            let doc = ["///", "//!", "/**", "/*!"]
+                .iter()
+                .any(|d| rest.starts_with(d));
             if !doc {
                 at += len;
                 continue;
@@ -92,9 +94,10 @@ fn comment(rest: &str) -> Option<usize> {
 
 /// A string, raw or not, of characters or bytes.
 fn string(rest: &str) -> Option<usize> {
-    let prefix = ["br", "cr", "b", "c", "r", ""]
-        .into_iter()
-        .find(|p| rest.strip_prefix(p).is_some_and(|r| r.starts_with(['"', '#'])))?;
+    let prefix = ["br", "cr", "b", "c", "r", ""].into_iter().find(|p| {
+        rest.strip_prefix(p)
+            .is_some_and(|r| r.starts_with(['"', '#']))
+    })?;
     let body = &rest[prefix.len()..];
     let hashes = body.len() - body.trim_start_matches('#').len();
     let raw = prefix.ends_with('r');
@@ -161,7 +164,7 @@ fn number(rest: &str) -> usize {
 
 /// The index of the bracket that closes the one at `open`, or opens the one at `open` if that closes.
 pub fn partner(tokens: &[Token], open: usize) -> Option<usize> {
-    let opening = matches!(tokens[open].text, "(" | "[" | "{");
+    let opening = matches!(tokens.get(open)?.text, "(" | "[" | "{");
     let mut depth = 0i32;
     let mut at = open;
     loop {
@@ -196,8 +199,28 @@ mod tests {
         let code = r##"a /* b /* c */ */ "d\"e" r#"f"g"# 'h' '\'' &'i j // k
             b"l" x.0.relu() 1.5e-3 1..2 /// doc"##;
         let want = [
-            "a", "\"d\\\"e\"", "r#\"f\"g\"#", "'h'", "'\\''", "&", "'i", "j", "b\"l\"", "x", ".",
-            "0", ".", "relu", "(", ")", "1.5e-3", "1", ".", ".", "2", "/// doc",
+            "a",
+            "\"d\\\"e\"",
+            "r#\"f\"g\"#",
+            "'h'",
+            "'\\''",
+            "&",
+            "'i",
+            "j",
+            "b\"l\"",
+            "x",
+            ".",
+            "0",
+            ".",
+            "relu",
+            "(",
+            ")",
+            "1.5e-3",
+            "1",
+            ".",
+            ".",
+            "2",
+            "/// doc",
         ];
         assert_eq!(texts(code), want);
     }
