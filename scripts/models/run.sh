@@ -64,7 +64,13 @@ variant() {
     rm -rf "$crate"
     mkdir -p "$crate/src/models"
     for file in object_detection.rs utils.rs quantized_nn.rs quantized_var_builder.rs; do cp "$2/src/$file" "$crate/src"; done
-    for module in "${modules[@]}"; do cp -r "$2/src/models/$module"* "$crate/src/models"; done
+    for module in "${modules[@]}"; do
+        if [[ -d $2/src/models/$module ]]; then
+            cp -r "$2/src/models/$module" "$crate/src/models"
+        else
+            cp "$2/src/models/$module.rs" "$crate/src/models"
+        fi
+    done
     printf 'pub mod %s;\n' models object_detection quantized_nn quantized_var_builder utils >"$crate/src/lib.rs"
     printf 'pub mod %s;\n' "${modules[@]}" >"$crate/src/models/mod.rs"
     sed -e "s|@NAME@|models_$1|" -e "s|@DEPENDENCY@|$3|" "$here/variant.toml" >"$crate/Cargo.toml"

@@ -61,7 +61,12 @@ fn is_attention(q: &Tensor, kt: &Tensor, v: &Tensor, mask: Option<&Tensor>) -> b
     let full = [&dims[..inner], &[queries, keys]].concat();
     let masked = mask.is_none_or(|mask| {
         let broadcasts = mask.rank() <= rank
-            && mask.dims().iter().rev().zip(full.iter().rev()).all(|(&m, &n)| m == n || m == 1);
+            && mask
+                .dims()
+                .iter()
+                .rev()
+                .zip(full.iter().rev())
+                .all(|(&m, &n)| m == n || m == 1);
         mask.dtype() == q.dtype() && broadcasts
     });
     stacked && fits && floats && masked && q.elem_count() > 0 && v.elem_count() > 0
