@@ -3,6 +3,7 @@
 
 pub mod attention;
 pub mod edit;
+pub mod linear;
 pub mod manifest;
 pub mod methods;
 pub mod paths;
@@ -46,6 +47,7 @@ pub fn port(code: &str, options: &Options, defined: &BTreeSet<&str>) -> Ported {
     let mut edits = paths.edits;
     if options.fuse {
         edits.extend(methods::rewrite(&tokens, defined));
+        edits.extend(linear::rewrite(code));
         edits = attention::rewrite(code, &tokens, edits);
     }
     Ported {
