@@ -70,10 +70,10 @@ lint_tools() {
     return 1
 }
 
-# The files behind the list of ops in tests/cases/mod.rs have no `mod` line that rustfmt could follow.
+# These files have no `mod` line that rustfmt could follow: they stand behind a macro's list, or in no workspace.
 all_formatted() {
     cargo fmt --check
-    rustfmt --check --edition 2021 tests/cases/*.rs
+    rustfmt --check --edition 2021 tests/cases/*.rs scripts/models/src/{,cases/}*.rs scripts/models/composed/src/*.rs
 }
 
 # have_packages PACKAGE..: whether the packages are there, once the missing ones have been installed if possible.

@@ -15,14 +15,23 @@ struct Budget {
 
 /// Runs the named cases and prints a line for each; false if one disagrees.
 pub fn run(args: &[&str]) -> Result<bool> {
-    let mut budget = Budget { seconds: 4.0, least: 5 };
+    let mut budget = Budget {
+        seconds: 4.0,
+        least: 5,
+    };
     let (mut ok, mut args) = (true, args.iter());
     while let Some(arg) = args.next() {
         match *arg {
-            "--once" => budget = Budget { seconds: 0.0, least: 0 },
+            "--once" => {
+                budget = Budget {
+                    seconds: 0.0,
+                    least: 0,
+                }
+            }
             "--seconds" => {
                 let seconds = args.next().and_then(|s| s.parse().ok());
-                budget.seconds = seconds.ok_or_else(|| candle_core::Error::msg("--seconds needs a number"))?;
+                budget.seconds =
+                    seconds.ok_or_else(|| candle_core::Error::msg("--seconds needs a number"))?;
             }
             id => match find(id) {
                 Some(case) => ok &= one(case, &budget)?,
@@ -83,7 +92,13 @@ fn one(case: &Case, budget: &Budget) -> Result<bool> {
         timed(&mut ours, &mut b)?;
     }
     let verdict = if ok { "" } else { "DISAGREES" };
-    println!("{}\t{error}\t{}\t{}\t{}\t{verdict}", case.id(), ms(&mut a), ms(&mut b), b.len());
+    println!(
+        "{}\t{error}\t{}\t{}\t{}\t{verdict}",
+        case.id(),
+        ms(&mut a),
+        ms(&mut b),
+        b.len()
+    );
     Ok(ok)
 }
 

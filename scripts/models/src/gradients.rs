@@ -59,7 +59,11 @@ struct Right {
 /// Compares each gradient with the true one. Where the truth is no more than rounding beside the gradients of other
 /// variables (the bias of keys under a softmax has none), the difference is measured by those.
 fn compare(got: &BTreeMap<String, Tensor>, want: &BTreeMap<String, Tensor>) -> Result<Right> {
-    let mut out = Right { reached: got.len(), right: 0, wrong: vec![] };
+    let mut out = Right {
+        reached: got.len(),
+        right: 0,
+        wrong: vec![],
+    };
     let sizes: Vec<f64> = want.values().map(largest).collect::<Result<_>>()?;
     let floor = 1e-5 * sizes.iter().fold(0.0, |a: f64, b| a.max(*b));
     for (name, want) in want {
@@ -99,8 +103,11 @@ fn one(name: &str, times: bool) -> Result<bool> {
     let mut steps = vec![];
     let mut row = vec![name.to_string(), want.len().to_string()];
     let mut ok = true;
-    let variants: [(&str, Build); 3] =
-        [("stock", stock::build), ("composed", composed_ops::build), ("ported", ported::build)];
+    let variants: [(&str, Build); 3] = [
+        ("stock", stock::build),
+        ("composed", composed_ops::build),
+        ("ported", ported::build),
+    ];
     for (variant, build) in variants {
         let mut step = Step::new(build, name, DType::F32)?;
         match step.gradients() {
@@ -109,13 +116,20 @@ fn one(name: &str, times: bool) -> Result<bool> {
                 row.push(format!("{} ({} right)", right.reached, right.right));
                 if variant == "ported" {
                     ok = right.wrong.is_empty();
-                    right.wrong.iter().take(8).for_each(|wrong| eprintln!("{name}: {wrong}"));
+                    right
+                        .wrong
+                        .iter()
+                        .take(8)
+                        .for_each(|wrong| eprintln!("{name}: {wrong}"));
                 }
                 steps.push(Some(step));
             }
             Err(reason) => {
                 let reason = reason.to_string();
-                eprintln!("{name}: {variant} fails: {}", reason.lines().next().unwrap_or(""));
+                eprintln!(
+                    "{name}: {variant} fails: {}",
+                    reason.lines().next().unwrap_or("")
+                );
                 row.push("fails".into());
                 ok &= variant != "ported";
                 steps.push(None);
@@ -146,7 +160,9 @@ fn medians(steps: &mut [Option<Step>]) -> Result<Vec<String>> {
     }
     let median = |times: &mut Vec<Duration>| {
         times.sort_unstable();
-        times.get(times.len() / 2).map_or("-".into(), |t| format!("{:.1}", t.as_secs_f64() * 1e3))
+        times
+            .get(times.len() / 2)
+            .map_or("-".into(), |t| format!("{:.1}", t.as_secs_f64() * 1e3))
     };
     Ok(times.iter_mut().map(median).collect())
 }

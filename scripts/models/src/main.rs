@@ -6,12 +6,16 @@ mod report;
 mod table;
 mod weights;
 
-/// The models of one variant. `cases.rs` is the same code for each.
+/// The models of one variant. `cases` is the same code for each.
 macro_rules! variant {
     ($variant:ident, $models:ident) => {
         mod $variant {
             use $models::models;
-            include!("cases.rs");
+            include!("cases/mod.rs");
+            include!("cases/encoders.rs");
+            include!("cases/decoders.rs");
+            include!("cases/images.rs");
+            include!("cases/quantized.rs");
         }
     };
 }
@@ -33,7 +37,9 @@ fn main() -> candle_core::Result<()> {
     let (command, rest) = (args.next(), args.collect::<Vec<_>>());
     let ok = match command {
         Some("list") => {
-            table::CASES.iter().for_each(|case| println!("{}", case.id()));
+            table::CASES
+                .iter()
+                .for_each(|case| println!("{}", case.id()));
             true
         }
         Some("forward") => forward::run(&rest)?,

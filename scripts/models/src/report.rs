@@ -26,12 +26,19 @@ fn number(columns: &[String], i: usize) -> Option<f64> {
 pub fn run(paths: &[&str]) -> Result<bool> {
     let rows = read(paths)?;
     let mut ratios: BTreeMap<String, Vec<f64>> = BTreeMap::new();
-    println!("| model | size | dtype | agreement | stock ms | ported ms | ratio | PyTorch ms | runs |");
+    println!(
+        "| model | size | dtype | agreement | stock ms | ported ms | ratio | PyTorch ms | runs |"
+    );
     println!("|---|---|---|---|---|---|---|---|---|");
     let minilm = ["MiniLM 1x128", "MiniLM 32x128"];
-    let all = CASES.iter().map(|case| case.id()).chain(minilm.map(String::from));
+    let all = CASES
+        .iter()
+        .map(|case| case.id())
+        .chain(minilm.map(String::from));
     for id in all {
-        let Some(columns) = rows.get(&id) else { continue };
+        let Some(columns) = rows.get(&id) else {
+            continue;
+        };
         let case = find(&id);
         let (stock, ported) = (number(columns, 1), number(columns, 2));
         let ratio = stock.zip(ported).map(|(stock, ported)| stock / ported);
@@ -39,7 +46,9 @@ pub fn run(paths: &[&str]) -> Result<bool> {
             let group = format!("{:?}, {}", case.group, case.dtype.as_str());
             ratios.entry(group).or_default().push(ratio);
         }
-        let torch = rows.get(&format!("torch {id}")).and_then(|columns| columns.first());
+        let torch = rows
+            .get(&format!("torch {id}"))
+            .and_then(|columns| columns.first());
         let text = |i: usize| columns.get(i).map_or("", String::as_str);
         println!(
             "| {} | {} | {} | {} {} | {} | {} | {} | {} | {} |",
@@ -60,7 +69,10 @@ pub fn run(paths: &[&str]) -> Result<bool> {
         let log: f64 = ratios.iter().map(|r| r.ln()).sum();
         let least = ratios.iter().fold(f64::INFINITY, |a, b| a.min(*b));
         let mean = (log / ratios.len() as f64).exp();
-        println!("- {group}: {mean:.2} of {} cases, the lowest {least:.2}", ratios.len());
+        println!(
+            "- {group}: {mean:.2} of {} cases, the lowest {least:.2}",
+            ratios.len()
+        );
     }
     trained(&rows);
     Ok(!ratios.contains_key(&format!("{:?}", Group::Other)))
@@ -70,7 +82,9 @@ fn trained(rows: &BTreeMap<String, Vec<String>>) {
     println!("\n| trained | size | reachable | stock | composed | ported | stock ms | composed ms | ported ms | composed / ported |");
     println!("|---|---|---|---|---|---|---|---|---|---|");
     for (name, about) in TRAINED {
-        let Some(columns) = rows.get(*name) else { continue };
+        let Some(columns) = rows.get(*name) else {
+            continue;
+        };
         let text = |i: usize| columns.get(i).map_or("", String::as_str);
         let ratio = number(columns, 5).zip(number(columns, 6));
         println!(
@@ -84,7 +98,10 @@ fn trained(rows: &BTreeMap<String, Vec<String>>) {
             text(4),
             text(5),
             text(6),
-            ratio.map_or("–".into(), |(composed, ported)| format!("{:.2}", composed / ported)),
+            ratio.map_or("–".into(), |(composed, ported)| format!(
+                "{:.2}",
+                composed / ported
+            )),
         );
     }
 }

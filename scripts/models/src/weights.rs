@@ -28,12 +28,23 @@ impl Variables {
 }
 
 impl SimpleBackend for Variables {
-    fn get(&self, shape: Shape, name: &str, _: Init, dtype: DType, device: &Device) -> Result<Tensor> {
+    fn get(
+        &self,
+        shape: Shape,
+        name: &str,
+        _: Init,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Tensor> {
         let mut vars = self.lock();
         if let Some(var) = vars.get(name) {
             return Ok(var.as_tensor().clone());
         }
-        let var = Var::from_tensor(&tensor(name, shape.dims())?.to_dtype(dtype)?.to_device(device)?)?;
+        let var = Var::from_tensor(
+            &tensor(name, shape.dims())?
+                .to_dtype(dtype)?
+                .to_device(device)?,
+        )?;
         vars.insert(name.to_string(), var.clone());
         Ok(var.as_tensor().clone())
     }
@@ -57,8 +68,17 @@ impl Frozen {
 }
 
 impl SimpleBackend for Frozen {
-    fn get(&self, shape: Shape, name: &str, _: Init, dtype: DType, device: &Device) -> Result<Tensor> {
-        tensor(name, shape.dims())?.to_dtype(dtype)?.to_device(device)
+    fn get(
+        &self,
+        shape: Shape,
+        name: &str,
+        _: Init,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Tensor> {
+        tensor(name, shape.dims())?
+            .to_dtype(dtype)?
+            .to_device(device)
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
@@ -76,7 +96,10 @@ pub fn tensor(name: &str, dims: &[usize]) -> Result<Tensor> {
         _ if name.ends_with("running_var") => (1.0, 0.5),
         [] | [_] if name.ends_with("weight") => (1.0, 0.1),
         [] | [_] => (0.0, 0.1),
-        [_, rest @ ..] => (0.0, (3.0 / rest.iter().product::<usize>().max(1) as f32).sqrt()),
+        [_, rest @ ..] => (
+            0.0,
+            (3.0 / rest.iter().product::<usize>().max(1) as f32).sqrt(),
+        ),
     };
     let mut state = name.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

@@ -45,11 +45,21 @@ pub mod nn {
 
         impl LayerNorm {
             pub fn new(weight: Tensor, bias: Tensor, eps: f64) -> Self {
-                Self { weight, bias: Some(bias), remove_mean: true, eps }
+                Self {
+                    weight,
+                    bias: Some(bias),
+                    remove_mean: true,
+                    eps,
+                }
             }
 
             pub fn new_no_bias(weight: Tensor, eps: f64) -> Self {
-                Self { weight, bias: None, remove_mean: true, eps }
+                Self {
+                    weight,
+                    bias: None,
+                    remove_mean: true,
+                    eps,
+                }
             }
 
             pub fn weight(&self) -> &Tensor {
@@ -68,7 +78,9 @@ pub mod nn {
                     false => x.clone(),
                 };
                 let variance = x.sqr()?.mean_keepdim(D::Minus1)?;
-                let x = x.broadcast_div(&(variance + self.eps)?.sqrt()?)?.broadcast_mul(&self.weight)?;
+                let x = x
+                    .broadcast_div(&(variance + self.eps)?.sqrt()?)?
+                    .broadcast_mul(&self.weight)?;
                 match &self.bias {
                     Some(bias) => x.broadcast_add(bias),
                     None => Ok(x),
@@ -76,7 +88,11 @@ pub mod nn {
             }
         }
 
-        pub fn layer_norm<C: Into<LayerNormConfig>>(size: usize, config: C, vb: VarBuilder) -> Result<LayerNorm> {
+        pub fn layer_norm<C: Into<LayerNormConfig>>(
+            size: usize,
+            config: C,
+            vb: VarBuilder,
+        ) -> Result<LayerNorm> {
             let config = config.into();
             let bias = || vb.get_with_hints(size, "bias", Init::Const(0.));
             Ok(LayerNorm {
@@ -96,7 +112,12 @@ pub mod nn {
 
         impl RmsNorm {
             pub fn new(weight: Tensor, eps: f64) -> Self {
-                Self(LayerNorm { weight, bias: None, remove_mean: false, eps })
+                Self(LayerNorm {
+                    weight,
+                    bias: None,
+                    remove_mean: false,
+                    eps,
+                })
             }
 
             pub fn forward_diff(&self, x: &Tensor) -> Result<Tensor> {
