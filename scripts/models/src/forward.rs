@@ -16,8 +16,8 @@ struct Budget {
 /// Runs the named cases and prints a line for each; false if one disagrees.
 pub fn run(args: &[&str]) -> Result<bool> {
     let mut budget = Budget {
-        seconds: 4.0,
-        least: 5,
+        seconds: 3.0,
+        least: 3,
     };
     let (mut ok, mut args) = (true, args.iter());
     while let Some(arg) = args.next() {

@@ -16,6 +16,181 @@ pub(super) enum Mask {
         prelude: Range<usize>,
         argument: Range<usize>,
     },
+    /// Scores are −∞ where `hidden` is not 0, unless a condition holds. The function `masked_fill` is the file's own.
+    Fill {
+        unless: Option<Range<usize>>,
+        hidden: Range<usize>,
+    },
+}
+
+/// `masked_fill(&x, &mask, f32::NEG_INFINITY)?` as x and the mask's name.
+pub(super) fn filled<'a>(tokens: Tokens<'a>, init: &Range<usize>) -> Option<(&'a str, &'a str)> {
+    let mut call: Vec<&str> = init.clone().map(|i| tokens[i].text).collect();
+    let cast = [".", "to_dtype", "(", "DType", "::", "F32", ")", "?"];
+    if call.get(4..12).is_some_and(|found| found == cast) {
+        call.drain(4..12);
+    }
+    let [_, _, _, x, _, _, mask, ..] = call[..] else {
+        return None;
+    };
+    let wanted = [
+        "masked_fill",
+        "(",
+        "&",
+        x,
+        ",",
+        "&",
+        mask,
+        ",",
+        "f32",
+        "::",
+        "NEG_INFINITY",
+    ];
+    let ends = [&[")", "?"][..], &[",", ")", "?"][..]];
+    let matches = call.len() > 11 && call[..11] == wanted && ends.contains(&&call[11..]);
+    (matches && fills(tokens)).then_some((x, mask))
+}
+
+/// Whether the file's `masked_fill` puts its last argument where the mask is not 0.
+fn fills(tokens: Tokens) -> bool {
+    const BODY: &[&str] = &[
+        "fn",
+        "masked_fill",
+        "(",
+        "on_false",
+        ":",
+        "&",
+        "Tensor",
+        ",",
+        "mask",
+        ":",
+        "&",
+        "Tensor",
+        ",",
+        "on_true",
+        ":",
+        "f32",
+        ")",
+        "->",
+        "Result",
+        "<",
+        "Tensor",
+        ">",
+        "{",
+        "let",
+        "shape",
+        "=",
+        "mask",
+        ".",
+        "shape",
+        "(",
+        ")",
+        ";",
+        "let",
+        "on_true",
+        "=",
+        "Tensor",
+        "::",
+        "new",
+        "(",
+        "on_true",
+        ",",
+        "on_false",
+        ".",
+        "device",
+        "(",
+        ")",
+        ")",
+        "?",
+        ".",
+        "broadcast_as",
+        "(",
+        "shape",
+        ".",
+        "dims",
+        "(",
+        ")",
+        ")",
+        "?",
+        ";",
+        "let",
+        "m",
+        "=",
+        "mask",
+        ".",
+        "where_cond",
+        "(",
+        "&",
+        "on_true",
+        ",",
+        "on_false",
+        ")",
+        "?",
+        ";",
+        "Ok",
+        "(",
+        "m",
+        ")",
+        "}",
+    ];
+    let begins = |i: &usize| is(tokens, *i, "fn") && is(tokens, i + 1, "masked_fill");
+    let mut definitions = (0..tokens.len()).filter(begins);
+    // The new code names the dtype of `on_true`.
+    tokens.iter().any(|t| t.is("DType"))
+        && definitions.any(|i| are(tokens, &(i..i + BODY.len()), BODY))
+}
+
+/// `let mask = hidden.broadcast_as(x.shape())?;` as the range of `hidden`.
+pub(super) fn broadcast_to(
+    tokens: Tokens,
+    statement: &Range<usize>,
+    mask: &str,
+    x: &str,
+) -> Option<Range<usize>> {
+    let binding = let_of(tokens, statement)?;
+    let init = binding.init;
+    let tail = [
+        ".",
+        "broadcast_as",
+        "(",
+        x,
+        ".",
+        "shape",
+        "(",
+        ")",
+        ")",
+        "?",
+    ];
+    let at = init
+        .end
+        .checked_sub(tail.len())
+        .filter(|&at| at > init.start)?;
+    (binding.name == mask && are(tokens, &(at..init.end), &tail)).then_some(init.start..at)
+}
+
+/// `if condition { x } else { let mask = …; masked_fill(…)? }` as x and the mask.
+pub(super) fn filled_unless<'a>(
+    tokens: Tokens<'a>,
+    init: &Range<usize>,
+) -> Option<(&'a str, Mask)> {
+    if init.is_empty() || !is(tokens, init.start, "if") || is(tokens, init.start + 1, "let") {
+        return None;
+    }
+    let open = (init.start..init.end).find(|&i| is(tokens, i, "{"))?;
+    let (x, other) = (tokens.get(open + 1)?.text, open + 4);
+    if !are(tokens, &(open + 2..open + 4), &["}", "else"])
+        || partner(tokens, other)? + 1 != init.end
+    {
+        return None;
+    }
+    let inside = statements(tokens, other + 1..init.end - 1);
+    let [broadcast, fill] = &inside[..] else {
+        return None;
+    };
+    let (from, mask) = filled(tokens, fill)?;
+    let hidden = broadcast_to(tokens, broadcast, mask, x)?;
+    let unless = Some(init.start + 1..open);
+    (from == x).then_some((x, Mask::Fill { unless, hidden }))
 }
 
 /// `x.broadcast_add(mask)?` as x and the mask.

@@ -6,7 +6,7 @@
 //! let x = q.matmul(&kt)?;                                    or (q.matmul(&kt)? / number)?
 //! [let x = (x / number)?;]                                   or `*`
 //! [let x = match cap { None => x, Some(c) => ((x / c)?.tanh()? * c)? };]
-//! [let x = x.broadcast_add(mask)?;]                          or under `match` or `if let` of an optional mask
+//! [let x = x.broadcast_add(mask)?;]                          or under `match` or `if let` of an optional mask, or `masked_fill`
 //! let p = softmax(&x, D::Minus1)?;                           or softmax_last_dim, or of the product itself
 //! [let p = self.dropout.forward(&p)?;]                       of a type whose `forward` returns a clone
 //! … p.matmul(&v) …
@@ -21,7 +21,10 @@ mod statements;
 
 use crate::edit::{self, Edit};
 use crate::tokens::{partner, Token};
-use masks::{added_mask, conditional_mask, matched_cap, matched_mask, Mask};
+use masks::{
+    added_mask, broadcast_to, conditional_mask, filled, filled_unless, matched_cap, matched_mask,
+    Mask,
+};
 use numbers::{field_is, is_f64};
 use statements::{are, is, let_of, mentions, path_until, statement_of, top_level, top_level_any};
 use std::ops::Range;
@@ -33,7 +36,8 @@ type Tokens<'a> = &'a [Token<'a>];
 /// The edits of all attentions in a file, beside `others`, which they replace where both change the same code.
 pub fn rewrite(code: &str, tokens: Tokens, others: Vec<Edit>) -> Vec<Edit> {
     let mut edits = others;
-    if !tokens.iter().any(|t| t.is("Tensor")) {
+    // The new code names the type, and may bind this variable.
+    if !tokens.iter().any(|t| t.is("Tensor")) || tokens.iter().any(|t| t.is("added_mask")) {
         return edits;
     }
     for i in 0..tokens.len() {
@@ -98,6 +102,26 @@ impl Attention {
                 let some = format!("if let Some({name}) = {option} {{ {prelude} Some(Tensor::clone({argument})) }}");
                 let before = format!("let added_mask: Option<Tensor> = {some} else {{ None }};");
                 (before, "added_mask.as_ref()".to_string())
+            }
+            Some(Mask::Fill { unless, hidden }) => {
+                let (q, hidden) = (text(&self.q), text(hidden));
+                let mask = format!(
+                    "{{ let hidden = {hidden}.clone(); let zeros = Tensor::zeros(hidden.shape(), DType::F32, hidden.device())?; \
+                     masked_fill(&zeros, &hidden, f32::NEG_INFINITY)?.to_dtype({q}.dtype())? }}"
+                );
+                match unless {
+                    None => (
+                        format!("let added_mask = {mask};"),
+                        "Some(&added_mask)".to_string(),
+                    ),
+                    Some(unless) => {
+                        let unless = text(unless);
+                        let before = format!(
+                            "let added_mask = if {unless} {{ None }} else {{ Some({mask}) }};"
+                        );
+                        (before, "added_mask.as_ref()".to_string())
+                    }
+                }
             }
         };
         let (q, kt, v) = (text(&self.q), text(&self.kt), text(&self.v));
@@ -178,13 +202,11 @@ fn find(tokens: Tokens, at: usize) -> Option<Attention> {
         product: 0..0,
         v: 0..0,
     };
-    let scores = if arg.len() == 1 {
+    if arg.len() == 1 {
         found.scores(tokens, &block[..index], tokens[arg.start].text)?;
-        Some(tokens[arg.start].text)
     } else {
         found.first_product(tokens, &arg)?;
-        None
-    };
+    }
     let (mut next, mut p) = (index + 1, softmax.name);
     if let Some(dropped) = block.get(next).and_then(|s| let_of(tokens, s)) {
         if identity(tokens, &dropped.init, p) {
@@ -200,8 +222,12 @@ fn find(tokens: Tokens, at: usize) -> Option<Attention> {
         true => uses(p, let_of(tokens, &block[next])?.init) == 1,
         false => uses(p, rest.clone()) == 1,
     };
-    let free = scores
-        .is_none_or(|scores| scores == p || scores == softmax.name || uses(scores, rest) == 0);
+    // What the statements bound is gone: nothing behind them may use it.
+    let first = block.partition_point(|s| s.start < found.statements.start);
+    let bound = block[first..next].iter().filter_map(|s| let_of(tokens, s));
+    let free = bound
+        .filter(|l| l.name != p)
+        .all(|l| uses(l.name, rest.clone()) == 0);
     (once && free).then_some(found)
 }
 
@@ -219,8 +245,17 @@ impl Attention {
     /// Reads the statements before the softmax backwards: mask, cap, scale, product.
     fn scores(&mut self, tokens: Tokens, before: &[Range<usize>], name: &str) -> Option<()> {
         let mut name = name;
+        let mut broadcast = None;
         for statement in before.iter().rev() {
             self.statements.start = statement.start;
+            if let Some(mask) = broadcast.take() {
+                let hidden = broadcast_to(tokens, statement, mask, name)?;
+                self.mask = Some(Mask::Fill {
+                    unless: None,
+                    hidden,
+                });
+                continue;
+            }
             if let Some(mask) = conditional_mask(tokens, statement, name) {
                 if self.mask.is_some() || self.scale.is_some() || self.softcap.is_some() {
                     return None;
@@ -233,9 +268,15 @@ impl Attention {
                 return None;
             }
             let init = binding.init;
-            if let Some((from, mask)) =
-                added_mask(tokens, &init).or_else(|| matched_mask(tokens, &init))
-            {
+            let free = self.mask.is_none() && self.scale.is_none() && self.softcap.is_none();
+            if let Some((from, mask)) = filled(tokens, &init).filter(|_| free) {
+                (broadcast, name) = (Some(mask), from);
+                continue;
+            }
+            let added = added_mask(tokens, &init)
+                .or_else(|| matched_mask(tokens, &init))
+                .or_else(|| filled_unless(tokens, &init));
+            if let Some((from, mask)) = added {
                 if self.mask.is_some() || self.scale.is_some() || self.softcap.is_some() {
                     return None;
                 }

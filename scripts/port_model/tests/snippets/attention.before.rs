@@ -1,4 +1,4 @@
-use candle_core::{Module, Result, Tensor, D};
+use candle_core::{DType, Module, Result, Tensor, D};
 use candle_nn::ops::softmax;
 
 struct Dropout;
@@ -61,4 +61,31 @@ impl Attention {
         let y = probs.matmul(v)?;
         Ok(y)
     }
+
+    fn filled(&self, q: &Tensor, k: &Tensor, v: &Tensor, mask: &Tensor) -> Result<Tensor> {
+        let scores = q.matmul(k)?;
+        let hidden = mask.broadcast_as(scores.shape())?;
+        let scores = masked_fill(&scores.to_dtype(DType::F32)?, &hidden, f32::NEG_INFINITY)?;
+        let weights = softmax(&scores, D::Minus1)?;
+        weights.matmul(v)
+    }
+
+    fn filled_unless(&self, q: &Tensor, k: &Tensor, v: &Tensor, n: usize) -> Result<Tensor> {
+        let att = (q.matmul(&k.t()?)? / (self.head_dim as f64).sqrt())?;
+        let att = if n == 1 {
+            att
+        } else {
+            let mask = self.cache.mask(n)?.broadcast_as(att.shape())?;
+            masked_fill(&att, &mask, f32::NEG_INFINITY)?
+        };
+        let att = candle_nn::ops::softmax_last_dim(&att)?;
+        att.matmul(v)
+    }
+}
+
+fn masked_fill(on_false: &Tensor, mask: &Tensor, on_true: f32) -> Result<Tensor> {
+    let shape = mask.shape();
+    let on_true = Tensor::new(on_true, on_false.device())?.broadcast_as(shape.dims())?;
+    let m = mask.where_cond(&on_true, on_false)?;
+    Ok(m)
 }

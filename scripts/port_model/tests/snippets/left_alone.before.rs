@@ -61,4 +61,19 @@ impl Attention {
         let x = candle_nn::ops::softmax_last_dim(&x)?;
         x.matmul(&q)
     }
+
+    fn the_mask_is_used_again(&self, q: &Tensor, k: &Tensor, v: &Tensor, mask: &Tensor) -> Result<Tensor> {
+        let x = q.matmul(k)?;
+        let mask = mask.broadcast_as(x.shape())?;
+        let x = masked_fill(&x, &mask, f32::NEG_INFINITY)?;
+        let x = candle_nn::ops::softmax_last_dim(&x)?;
+        x.matmul(v)? + mask
+    }
+}
+
+fn masked_fill(on_false: &Tensor, mask: &Tensor, on_true: f32) -> Result<Tensor> {
+    let shape = mask.shape();
+    let on_true = Tensor::new(on_true, on_false.device())?.broadcast_as(shape.dims())?;
+    let m = mask.where_cond(&on_true, on_false)?;
+    Ok(m)
 }
