@@ -70,10 +70,10 @@ lint_tools() {
     return 1
 }
 
-# The files behind the list of ops in tests/cases/mod.rs have no `mod` line that rustfmt could follow.
+# These files have no `mod` line that rustfmt could follow: they stand behind a macro's list, or in no workspace.
 all_formatted() {
     cargo fmt --check
-    rustfmt --check --edition 2021 tests/cases/*.rs
+    rustfmt --check --edition 2021 tests/cases/*.rs scripts/models/src/{,cases/}*.rs scripts/models/composed/src/*.rs
 }
 
 # have_packages PACKAGE..: whether the packages are there, once the missing ones have been installed if possible.
@@ -204,6 +204,14 @@ sanitizer_tests() {
         cargo test --test custom_ops --target "$(rustc -vV | sed -n 's/^host: //p')" --target-dir target-asan
 }
 
+# The tool that ports models, and what it makes of some: they agree with stock, and their gradients are right.
+ported_models() {
+    cargo fmt --manifest-path scripts/port_model/Cargo.toml --check
+    cargo clippy --manifest-path scripts/port_model/Cargo.toml --all-targets --target-dir target -- -D warnings
+    cargo test --quiet --manifest-path scripts/port_model/Cargo.toml --target-dir target
+    scripts/models/run.sh --quick
+}
+
 # debian_step NAME COMMAND PACKAGE..
 debian_step() {
     local name=$1 command=$2
@@ -233,6 +241,7 @@ full() {
     step "clippy" cargo clippy --locked --all-targets --features "$features" -- -D warnings
     step "tests" cargo test --features "$features"
     step "tests without CPU kernels" tests_without_kernels
+    step "ported models" ported_models
     step "docs" env RUSTDOCFLAGS=-Dwarnings cargo doc --no-deps --features "$features"
     if [[ $(uname) == Linux ]]; then debian_step "public API" public_api python3; fi
     if [[ $(uname) == Linux ]]; then linux_only; fi

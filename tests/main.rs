@@ -29,6 +29,7 @@ mod quantize;
 mod quantized;
 mod rope;
 mod rows;
+mod softmax_attention;
 mod tensors;
 mod training;
 mod transformer;

@@ -13,10 +13,12 @@
 
 pub mod cpu_flash;
 mod placed;
+mod softmax;
 pub mod varlen;
 
 pub use candle_nn::attention::*;
 pub use cpu_flash::flash_attn;
 pub use cpu_flash::varlen::flash_attn_varlen_cpu;
 pub(super) use placed::table;
+pub use softmax::softmax_attention;
 pub use varlen::flash_attn_varlen_unfused;

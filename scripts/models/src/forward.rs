@@ -1,0 +1,131 @@
+//! One forward pass of stock and ported, in turn: do they agree, how long do they take.
+
+use crate::table::{find, Case};
+use crate::weights::Frozen;
+use crate::{ported, stock};
+use candle_core::{DType, Device, Result, Tensor};
+use candle_nn::VarBuilder;
+use std::time::{Duration, Instant};
+
+/// How often and how long runs are repeated.
+struct Budget {
+    seconds: f64,
+    least: usize,
+}
+
+/// Runs the named cases and prints a line for each; false if one disagrees.
+pub fn run(args: &[&str]) -> Result<bool> {
+    let mut budget = Budget {
+        seconds: 3.0,
+        least: 3,
+    };
+    let (mut ok, mut args) = (true, args.iter());
+    while let Some(arg) = args.next() {
+        match *arg {
+            "--once" => {
+                budget = Budget {
+                    seconds: 0.0,
+                    least: 0,
+                }
+            }
+            "--seconds" => {
+                let seconds = args.next().and_then(|s| s.parse().ok());
+                budget.seconds =
+                    seconds.ok_or_else(|| candle_core::Error::msg("--seconds needs a number"))?;
+            }
+            id => match find(id) {
+                Some(case) => ok &= one(case, &budget)?,
+                None => candle_core::bail!("no case is called {id}"),
+            },
+        }
+    }
+    Ok(ok)
+}
+
+/// The median in milliseconds, as it is printed.
+fn ms(times: &mut [Duration]) -> String {
+    times.sort_unstable();
+    match times.get(times.len() / 2) {
+        Some(median) => format!("{:.2}", median.as_secs_f64() * 1e3),
+        None => "-".into(),
+    }
+}
+
+/// max |a − b| / max |a|.
+fn difference(a: &Tensor, b: &Tensor) -> Result<f64> {
+    let (a, b) = (a.to_dtype(DType::F64)?, b.to_dtype(DType::F64)?);
+    let largest = |t: &Tensor| t.abs()?.flatten_all()?.max(0)?.to_scalar::<f64>();
+    Ok(largest(&(&a - &b)?)? / largest(&a)?)
+}
+
+fn timed(run: &mut stock::Run, times: &mut Vec<Duration>) -> Result<()> {
+    let start = Instant::now();
+    run()?;
+    times.push(start.elapsed());
+    Ok(())
+}
+
+fn one(case: &Case, budget: &Budget) -> Result<bool> {
+    let mut ours = ported::build(case.name, Frozen::builder(case.dtype))?;
+    let mut theirs = stock::build(case.name, Frozen::builder(case.dtype))?;
+    let y = ours()?;
+    let (error, ok) = match theirs() {
+        Ok(want) => {
+            let error = difference(&want, &y)?;
+            (format!("{error:.1e}"), error <= case.tolerance)
+        }
+        // Stock lacks an op: the ported model is compared with itself in f32.
+        Err(reason) => {
+            eprintln!("{}: stock fails: {}", case.id(), first_line(&reason));
+            let mut wide = ported::build(case.name, Frozen::builder(DType::F32))?;
+            let error = difference(&wide()?, &y)?;
+            (format!("{error:.1e} to f32"), error <= case.tolerance)
+        }
+    };
+    let runs = theirs().is_ok();
+    let (mut a, mut b) = (vec![], vec![]);
+    let start = Instant::now();
+    while b.len() < budget.least || start.elapsed().as_secs_f64() < budget.seconds {
+        if runs {
+            timed(&mut theirs, &mut a)?;
+        }
+        timed(&mut ours, &mut b)?;
+    }
+    let verdict = if ok { "" } else { "DISAGREES" };
+    println!(
+        "{}\t{error}\t{}\t{}\t{}\t{verdict}",
+        case.id(),
+        ms(&mut a),
+        ms(&mut b),
+        b.len()
+    );
+    Ok(ok)
+}
+
+fn first_line(error: &candle_core::Error) -> String {
+    error.to_string().lines().next().unwrap_or("").to_string()
+}
+
+/// MiniLM with the weights of a folder's `model.safetensors`.
+pub fn minilm(args: &[&str]) -> Result<bool> {
+    let [folder] = args else {
+        candle_core::bail!("minilm needs a folder with model.safetensors");
+    };
+    let path = std::path::Path::new(folder).join("model.safetensors");
+    let tensors = candle_core::safetensors::load(path, &Device::Cpu)?;
+    let vb = || VarBuilder::from_tensors(tensors.clone(), DType::F32, &Device::Cpu);
+    for (batch, tokens) in [(1, 128), (32, 128)] {
+        let mut theirs = stock::bert(vb(), batch, tokens)?;
+        let mut ours = ported::bert(vb(), batch, tokens)?;
+        let error = difference(&theirs()?, &ours()?)?;
+        let (mut a, mut b) = (vec![], vec![]);
+        let start = Instant::now();
+        while b.len() < 5 || start.elapsed().as_secs_f64() < 8.0 {
+            timed(&mut theirs, &mut a)?;
+            timed(&mut ours, &mut b)?;
+        }
+        let (a, b, n) = (ms(&mut a), ms(&mut b), b.len());
+        println!("MiniLM {batch}x{tokens}\t{error:.1e}\t{a}\t{b}\t{n}\t");
+    }
+    Ok(true)
+}

@@ -1,0 +1,168 @@
+//! One training step: which variables get a gradient, whether it is right, and how long forward and backward take.
+//!
+//! The loss is the mean of the output's squares. Gradients are compared with those of the same model on composed ops in f64.
+
+use crate::table::TRAINED;
+use crate::weights::Variables;
+use crate::{composed_ops, ported, stock};
+use candle_core::backprop::GradStore;
+use candle_core::{DType, Result, Tensor};
+use candle_nn::VarBuilder;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+type Build = fn(&str, VarBuilder<'static>) -> Result<stock::Run>;
+
+/// A variant of a model with its variables.
+struct Step {
+    vars: Variables,
+    run: stock::Run,
+}
+
+impl Step {
+    fn new(build: Build, name: &str, dtype: DType) -> Result<Self> {
+        let vars = Variables::default();
+        let run = build(name, vars.builder(dtype))?;
+        Ok(Step { vars, run })
+    }
+
+    fn backward(&mut self) -> Result<GradStore> {
+        (self.run)()?.sqr()?.mean_all()?.backward()
+    }
+
+    /// By name, in f64.
+    fn gradients(&mut self) -> Result<BTreeMap<String, Tensor>> {
+        let grads = self.backward()?;
+        let mut named = BTreeMap::new();
+        for (name, var) in self.vars.all() {
+            if let Some(grad) = grads.get(&var) {
+                named.insert(name, grad.to_dtype(DType::F64)?);
+            }
+        }
+        Ok(named)
+    }
+}
+
+fn largest(x: &Tensor) -> Result<f64> {
+    x.abs()?.flatten_all()?.max(0)?.to_scalar()
+}
+
+/// How far a gradient may be off, as a share of the largest of its variable.
+const TOLERANCE: f64 = 1e-2;
+
+struct Right {
+    reached: usize,
+    right: usize,
+    wrong: Vec<String>,
+}
+
+/// Compares each gradient with the true one. Where the truth is no more than rounding beside the gradients of other
+/// variables (the bias of keys under a softmax has none), the difference is measured by those.
+fn compare(got: &BTreeMap<String, Tensor>, want: &BTreeMap<String, Tensor>) -> Result<Right> {
+    let mut out = Right {
+        reached: got.len(),
+        right: 0,
+        wrong: vec![],
+    };
+    let sizes: Vec<f64> = want.values().map(largest).collect::<Result<_>>()?;
+    let floor = 1e-5 * sizes.iter().fold(0.0, |a: f64, b| a.max(*b));
+    for (name, want) in want {
+        let Some(got) = got.get(name) else {
+            out.wrong.push(format!("{name}: none"));
+            continue;
+        };
+        let off = largest(&(got - want)?)? / largest(want)?.max(floor);
+        match off <= TOLERANCE {
+            true => out.right += 1,
+            false => out.wrong.push(format!("{name}: off by {off:.1e}")),
+        }
+    }
+    Ok(out)
+}
+
+/// Runs the named cases; false if a ported model misses a gradient or has a wrong one.
+pub fn run(args: &[&str]) -> Result<bool> {
+    let times = !args.contains(&"--no-times");
+    let mut ok = true;
+    for name in args.iter().filter(|arg| !arg.starts_with("--")) {
+        if TRAINED.iter().all(|(known, _)| known != name) {
+            candle_core::bail!("no model to train is called {name}");
+        }
+        ok &= one(name, times)?;
+    }
+    Ok(ok)
+}
+
+fn one(name: &str, times: bool) -> Result<bool> {
+    let mut truth = Step::new(composed_ops::build, name, DType::F64)?;
+    let want = match truth.gradients() {
+        Ok(want) => want,
+        // Candle's pooling has no backward for every window: there the composed form is the crate's own.
+        Err(_) => Step::new(ported::build, name, DType::F64)?.gradients()?,
+    };
+    let mut steps = vec![];
+    let mut row = vec![name.to_string(), want.len().to_string()];
+    let mut ok = true;
+    let variants: [(&str, Build); 3] = [
+        ("stock", stock::build),
+        ("composed", composed_ops::build),
+        ("ported", ported::build),
+    ];
+    for (variant, build) in variants {
+        let mut step = Step::new(build, name, DType::F32)?;
+        match step.gradients() {
+            Ok(got) => {
+                let right = compare(&got, &want)?;
+                row.push(format!("{} ({} right)", right.reached, right.right));
+                if variant == "ported" {
+                    ok = right.wrong.is_empty();
+                    right
+                        .wrong
+                        .iter()
+                        .take(8)
+                        .for_each(|wrong| eprintln!("{name}: {wrong}"));
+                }
+                steps.push(Some(step));
+            }
+            Err(reason) => {
+                let reason = reason.to_string();
+                eprintln!(
+                    "{name}: {variant} fails: {}",
+                    reason.lines().next().unwrap_or("")
+                );
+                row.push("fails".into());
+                ok &= variant != "ported";
+                steps.push(None);
+            }
+        }
+    }
+    if times {
+        row.extend(medians(&mut steps)?);
+    }
+    println!("{}\t{}", row.join("\t"), if ok { "" } else { "WRONG" });
+    Ok(ok)
+}
+
+/// Milliseconds of each variant's step, run in turn.
+fn medians(steps: &mut [Option<Step>]) -> Result<Vec<String>> {
+    let mut times: Vec<Vec<Duration>> = vec![vec![]; steps.len()];
+    let start = Instant::now();
+    for round in 0.. {
+        if round >= 5 && start.elapsed().as_secs_f64() > 6.0 {
+            break;
+        }
+        for (step, times) in steps.iter_mut().zip(&mut times) {
+            let Some(step) = step else { continue };
+            let start = Instant::now();
+            step.backward()?;
+            times.push(start.elapsed());
+        }
+    }
+    let median = |times: &mut Vec<Duration>| {
+        times.sort_unstable();
+        times
+            .get(times.len() / 2)
+            .map_or("-".into(), |t| format!("{:.1}", t.as_secs_f64() * 1e3))
+    };
+    Ok(times.iter_mut().map(median).collect())
+}

@@ -1,0 +1,64 @@
+//! Each `snippets/*.before.rs` becomes its `*.after.rs`. `BLESS=1 cargo test` writes the latter anew.
+
+use port_model::{edit, methods, port, tokens, Options};
+use std::path::PathBuf;
+use std::{env, fs};
+
+fn ported(code: &str) -> String {
+    let defined = methods::defined(&tokens::tokens(code));
+    edit::apply(code, &port(code, &Options::default(), &defined).edits)
+}
+
+#[test]
+fn snippets_become_what_they_should() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/snippets");
+    let mut count = 0;
+    for entry in fs::read_dir(folder).expect("the snippets") {
+        let path = entry.expect("an entry").path();
+        let name = path.to_string_lossy().into_owned();
+        let Some(stem) = name.strip_suffix(".before.rs") else {
+            continue;
+        };
+        let got = ported(&fs::read_to_string(&path).expect("a snippet"));
+        let after = format!("{stem}.after.rs");
+        if env::var_os("BLESS").is_some() {
+            fs::write(&after, &got).expect("a written snippet");
+        }
+        let want = fs::read_to_string(&after).expect("the ported snippet");
+        assert_eq!(got, want, "{name}");
+        assert_eq!(ported(&got), got, "{name} is not changed again");
+        count += 1;
+    }
+    assert!(count >= 5);
+}
+
+#[test]
+fn paths_alone_can_be_rewritten() {
+    let options = Options {
+        to: "composed::nn".into(),
+        fuse: false,
+        ..Options::default()
+    };
+    let code = "use candle_nn::Linear;\nfn f(x: &candle_core::Tensor) { x.relu(); }\n";
+    let edits = port(code, &options, &Default::default()).edits;
+    assert_eq!(
+        edit::apply(code, &edits),
+        code.replace("candle_nn", "composed::nn")
+    );
+}
+
+#[test]
+fn what_is_renamed_in_the_manifest_is_found_in_the_code() {
+    let options = Options {
+        from: "nn".into(),
+        ..Options::default()
+    };
+    let edits = port(
+        "use nn::Linear;\nuse x::nn::Y;\n",
+        &options,
+        &Default::default(),
+    )
+    .edits;
+    let got = edit::apply("use nn::Linear;\nuse x::nn::Y;\n", &edits);
+    assert_eq!(got, "use candle_fused::nn::Linear;\nuse x::nn::Y;\n");
+}

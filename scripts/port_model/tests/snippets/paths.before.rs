@@ -1,0 +1,26 @@
+//! See [`candle_nn::Linear`].
+use candle_core::{Result, Tensor};
+use candle_nn as nn;
+use candle_nn::{self, linear, Linear, VarBuilder};
+use {candle_nn::Module, std::fmt};
+
+/// A layer beside `my_candle_nn::Other`.
+pub struct Layer {
+    inner: ::candle_nn::Linear,
+    candle_nn: usize,
+}
+
+macro_rules! act {
+    () => {
+        candle_nn::Activation::Silu
+    };
+}
+
+fn path() -> &'static str {
+    // candle_nn::Linear in a comment
+    "candle_nn::Linear"
+}
+
+fn other(x: &Layer) -> usize {
+    crate::candle_nn::count() + x.candle_nn + other::candle_nn::COUNT
+}
