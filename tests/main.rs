@@ -23,8 +23,8 @@ mod matmul_act;
 #[cfg(feature = "metal")]
 mod mps;
 mod nn_gradients;
-mod pools;
 mod optim;
+mod pools;
 mod quantize;
 mod quantized;
 mod rope;
