@@ -76,8 +76,8 @@ pub(super) fn reduce(
     }
     if x.elem_count() > 0 && runs(x.dims(), dims).is_empty() {
         check::is_float(name, x)?;
-        let dims = dims.iter().rev();
-        return dims.fold(Ok(x.clone()), |y, &d| y?.squeeze(d));
+        let mut dims = dims.iter().rev();
+        return dims.try_fold(x.clone(), |y, &d| y.squeeze(d));
     }
     let order = match reduction {
         // A NaN that comes first must come first in what one pass reduces: the dims are brought side by side.
