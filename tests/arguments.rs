@@ -4,7 +4,7 @@ use candle_core::{
     CpuStorage, CustomOp2, DType, Device, InplaceOp1, Layout, Module, Result, Tensor, Var,
 };
 use candle_fused::ops::{
-    self, Act, Activation, Linear, Lora, MaskedSoftmax, MatmulAct, MixedMatmul,
+    self, Act, Activation, Activations, Linear, Lora, MaskedSoftmax, MatmulAct, MixedMatmul,
 };
 use candle_fused::quant::{Quantized, Scheme};
 use std::sync::mpsc;
@@ -88,9 +88,15 @@ fn held_tensors_that_track_gradients() -> Result<()> {
         w.shape().clone(),
         *w.scheme(),
     )?;
-    assert!(x.apply_op1(MixedMatmul { weight: w }).is_ok());
+    assert!(x
+        .apply_op1(MixedMatmul {
+            weight: w,
+            activations: Activations::Exact
+        })
+        .is_ok());
     let refused = x.apply_op1(MixedMatmul {
         weight: trained.clone(),
+        activations: Activations::Exact,
     });
     assert!(refused.is_err());
     let y = ops::mixed_matmul(&x, &trained, None)?;

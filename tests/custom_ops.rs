@@ -330,7 +330,12 @@ fn held_tensors_that_train_are_refused() -> Result<()> {
     )?;
     let x = Tensor::ones((2, 32), DType::F32, &Device::Cpu)?;
     assert!(x.apply_op1(BitLinear { weight: w.clone() }).is_err());
-    assert!(x.apply_op1(MixedMatmul { weight: w }).is_err());
+    assert!(x
+        .apply_op1(MixedMatmul {
+            weight: w,
+            activations: Activations::Exact
+        })
+        .is_err());
     Ok(())
 }
 

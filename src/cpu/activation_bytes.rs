@@ -26,7 +26,8 @@
 //! ```
 //!
 //! The scales that make numbers of these integers are kept beside them: `bitlinear` has one scale and one sum for each row
-//! (`Int8Rows`), `mixed_matmul` has per-group scales, sums and outliers (`FixedPointRows`).
+//! (`Int8Rows`), `mixed_matmul` has per-group scales, sums and outliers (`FixedPointRows`). Where `mixed_matmul` rounds x to 8 bits
+//! it unpacks W for many rows at once: then the lanes are outputs, and x has an order of its own (`ByteRows`).
 
 use super::byte_simd::MAX_WIDTH;
 

@@ -80,7 +80,7 @@ exports! {
     lora: lora, lora_trained, lora_with, Adapter, AdapterDropout, FrozenWeight, Lora = reference;
     lora_gather: lora_gather, LoraGather, NO_ADAPTER = reference;
     matmul_act: linear_act, matmul_act, MatmulAct = reference;
-    mixed_matmul: mixed_matmul, MixedMatmul = reference;
+    mixed_matmul: mixed_matmul, mixed_matmul_with, Activations, MixedMatmul = reference, reference_with;
     qk_norm_rope: qk_norm_rope, HeadNormRope, QkNormRope = reference;
     quantize: dequantize, fake_quantize, fake_quantize_clipped, quantize, Dequantize, FakeQuantize = reference,
         reference_dequantize, reference_quantize;

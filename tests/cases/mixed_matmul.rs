@@ -3,11 +3,12 @@ use super::linear::bias;
 use super::refused::{Refused, Wrong};
 use super::size::only;
 use super::{zeros, Arg, Dims, Fill, Grid, Kept, Measured, OpCase, Reject};
-use candle_core::{DType, Device, Result, Tensor};
-use candle_fused::ops::{mixed_matmul, quantize, MixedMatmul};
+use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
+use candle_core::{DType, Device, Module, Result, Tensor};
+use candle_fused::ops::{mixed_matmul, mixed_matmul_with, quantize, Activations, MixedMatmul};
 use candle_fused::quant::{Levels, Quantized, ScaleScope, Scheme};
 use candle_fused::reference::linear;
-use candle_fused::reference::mixed_matmul::reference;
+use candle_fused::reference::mixed_matmul::{reference, reference_with};
 use candle_fused::reference::quantize::reference_quantize;
 
 const OP: &str = "mixed_matmul";
@@ -50,8 +51,17 @@ pub fn cases() -> Vec<OpCase> {
             .product(GROUPED)
             .grid(GROUPED)
             .decoding_zeros(),
+        rounded("ternary_int8", Scheme::ternary(ScaleScope::Row)).product(SIZES),
+        rounded("mlx_4_int8", Scheme::mlx(4, 32))
+            .product(GROUPED)
+            .grid(GROUPED)
+            .decoding_zeros(),
     ];
-    grid.into_iter().chain(at_shapes(OPS, shapes())).collect()
+    let shapes = at_shapes(OPS, shapes()).into_iter();
+    grid.into_iter()
+        .chain(shapes)
+        .chain(beside_qmatmul())
+        .collect()
 }
 
 fn product(name: &str, scheme: Scheme) -> OpCase {
@@ -65,6 +75,36 @@ fn product(name: &str, scheme: Scheme) -> OpCase {
             linear::reference(&t[0], &w.to_dtype(t[0].dtype())?, Some(&t[1]))
         },
     )
+    .sizes([])
+}
+
+/// x is rounded as the op does it, so that the slope of a step is not the gradient.
+fn rounded(name: &str, scheme: Scheme) -> OpCase {
+    let activations = Activations::Int8;
+    OpCase::new(
+        OP,
+        format!("grid_{name}"),
+        &[X, bias::<33>()],
+        move |t| {
+            let w = fixed_weight::<33>(&t[0], scheme)?;
+            mixed_matmul_with(&t[0], &w, Some(&t[1]), activations)
+        },
+        move |t| {
+            let w = fixed_weight::<33>(&t[0], scheme)?.dequantize(DType::F32)?;
+            let scope = match scheme.scope {
+                ScaleScope::Group(group) => ScaleScope::Group(group),
+                _ => ScaleScope::Row,
+            };
+            let eps = 1e-30;
+            let int8 = Scheme {
+                eps,
+                ..Scheme::int8(scope)
+            };
+            let x = candle_fused::reference::quantize::reference(&t[0], int8, false)?;
+            linear::reference(&x, &w.to_dtype(t[0].dtype())?, Some(&t[1]))
+        },
+    )
+    .straight_through()
     .sizes([])
 }
 
@@ -116,6 +156,53 @@ fn shapes() -> [Shape; 9] {
     ]
 }
 
+/// Square layers with activations of 8 bits, beside stock's products with a weight in ggml's blocks. Those have other codes, so
+/// that the two results are close and not equal.
+fn beside_qmatmul() -> Vec<OpCase> {
+    let kinds = [
+        ("q4_k", GgmlDType::Q4K, Scheme::mlx(4, 64)),
+        ("q4_0", GgmlDType::Q4_0, Scheme::mlx(4, 32)),
+        ("q8_0", GgmlDType::Q8_0, Scheme::mlx(8, 32)),
+    ];
+    #[rustfmt::skip]
+    let sizes: [(&'static str, Dims); 8] = [
+        ("1x4096x4096", dims![1, 4096]), ("2x4096x4096", dims![2, 4096]), ("4x4096x4096", dims![4, 4096]),
+        ("8x4096x4096", dims![8, 4096]), ("16x4096x4096", dims![16, 4096]), ("32x4096x4096", dims![32, 4096]),
+        ("128x4096x4096", dims![128, 4096]), ("512x4096x4096", dims![512, 4096]),
+    ];
+    let kinds = kinds.into_iter();
+    let rows = kinds.flat_map(|kind| sizes.map(|size| (kind, size)));
+    rows.map(|((name, blocks, scheme), (size, x))| {
+        let (packed, stock) = (Kept::new(), Kept::new());
+        let args = [
+            Arg::new("x", Fill::Signal, x).constant(),
+            Arg::new("weight", Fill::Signal, LARGE).constant(),
+        ];
+        let activations = Activations::Int8;
+        OpCase::new(
+            OP,
+            format!("int8_{name}"),
+            &args,
+            move |t| {
+                let w = packed.of(&t[1], || quantize(&t[1], scheme))?;
+                mixed_matmul_with(&t[0], &w, None, activations)
+            },
+            move |t| reference_with(&t[0], &quantize(&t[1], scheme)?, None, activations),
+        )
+        .stock(move |t| {
+            let w = stock.of(&t[1], || {
+                let w = QTensor::quantize(&t[1], blocks)?;
+                Ok(std::sync::Arc::new(QMatMul::from_qtensor(w)?))
+            })?;
+            w.forward(&t[0])
+        })
+        .random()
+        .reduction()
+        .at(only(size).of(&[DType::F32]))
+    })
+    .collect()
+}
+
 type Product = fn(&Tensor, &Quantized, Option<&Tensor>) -> Result<Tensor>;
 
 /// A product with a packed weight.
@@ -156,9 +243,9 @@ pub fn at_shapes<const N: usize>(ops: Ops, shapes: [Shape; N]) -> [OpCase; N] {
 pub fn custom_ops() -> Result<Vec<Form>> {
     let [ternary, grouped, column] = sample_weights()?;
     Ok(forms! {
-        MixedMatmul { weight: grouped.clone() } => CustomOp1 CustomOp2;
-        MixedMatmul { weight: ternary.clone() } => CustomOp1 CustomOp2;
-        MixedMatmul { weight: column.clone() } => CustomOp1 CustomOp2;
+        MixedMatmul { weight: grouped.clone(), activations: Activations::Exact } => CustomOp1 CustomOp2;
+        MixedMatmul { weight: ternary.clone(), activations: Activations::Int8 } => CustomOp1 CustomOp2;
+        MixedMatmul { weight: column.clone(), activations: Activations::Exact } => CustomOp1 CustomOp2;
     })
 }
 
@@ -193,5 +280,7 @@ pub fn refused(w: &Wrong) -> Vec<Refused> {
     refused! {
         mixed_matmul(&w.x, &w.codes, None);
         mixed_matmul(&w.integers, &w.codes, None);
+        mixed_matmul_with(&w.x, &w.codes, None, Activations::Int8);
+        mixed_matmul_with(&w.integers, &w.codes, None, Activations::Int8);
     }
 }

@@ -8,7 +8,7 @@ use candle_fused::nn::{
     bit_linear, bit_linear_no_bias, BitLinear, BitLinearConfig, Linear, QuantLinear, VarBuilder,
     VarMap,
 };
-use candle_fused::ops::{self, Act};
+use candle_fused::ops::{self, Act, Activations};
 use candle_fused::quant::{Levels, Packing, ScaleScope};
 
 const EPS: f32 = 1e-6;
@@ -298,6 +298,35 @@ fn quant_linear_of_every_scheme() -> Result<()> {
                 }
             }
         }
+    }
+    Ok(())
+}
+
+/// Gradients are those of the layer that does not round.
+#[test]
+fn a_quant_linear_rounds_its_input_if_asked_to() -> Result<()> {
+    for device in devices() {
+        let w = quantize(
+            &signal(&[7, 64], 1, DType::F32, device)?,
+            Scheme::mlx(4, 32),
+        )?;
+        let x = Var::from_tensor(&signal(&[3, 64], 3, DType::F32, device)?)?.into_inner();
+        let exact = QuantLinear::new(w.clone(), None)?;
+        assert_eq!(exact.activations(), Activations::Exact);
+        let layer = exact.clone().with_activations(Activations::Int8);
+        let rounded = ops::fake_quantize(&x, Scheme::int8(ScaleScope::Group(32)))?;
+        let (y, want) = (layer.forward(&x)?, exact.forward(&rounded)?);
+        assert_near(&y, &want, tolerance(DType::F32), "rounded")?;
+        let gradient = |y: Tensor| -> Result<Tensor> {
+            let gradients = y.sqr()?.sum_all()?.backward()?;
+            Ok(gradients.get(&x).expect("x is a variable").clone())
+        };
+        assert_near(
+            &gradient(y)?,
+            &gradient(want)?,
+            tolerance(DType::F32),
+            "gradient",
+        )?;
     }
     Ok(())
 }

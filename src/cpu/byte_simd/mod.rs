@@ -42,6 +42,31 @@ pub trait ByteSimd: Copy {
     /// # Safety
     /// `p` is valid for reads of `WIDTH` bytes.
     unsafe fn load(self, p: *const u8) -> Self::V;
+    /// # Safety
+    /// `p` is valid for writes of `WIDTH` bytes.
+    unsafe fn store(self, p: *mut u8, v: Self::V);
+    /// Four bytes, repeated in all lanes.
+    ///
+    /// # Safety
+    /// `p` is valid for reads of four bytes.
+    unsafe fn repeat_four(self, p: *const u8) -> Self::V;
+    /// Writes vectors of which number i has lane i of a vector of each row: the first `LANES` rows, from byte `at` on.
+    ///
+    /// # Safety
+    /// Each of these rows is valid for reads of `WIDTH` bytes from byte `at` on, and `to` for writes of `LANES` vectors.
+    #[inline(always)]
+    unsafe fn transpose(self, rows: &[*const u8; MAX_LANES], at: usize, to: *mut u8) {
+        for (lane, row) in rows[..Self::LANES].iter().enumerate() {
+            for i in 0..Self::LANES {
+                // SAFETY: i < LANES and lane < LANES, so both are in the memory that the caller answers for.
+                unsafe {
+                    let word = row.add(at + 4 * i).cast::<u32>().read_unaligned();
+                    let to = to.add(i * Self::WIDTH + 4 * lane).cast::<u32>();
+                    to.write_unaligned(word);
+                }
+            }
+        }
+    }
     /// `(byte >> SHIFT) & MASK` of each byte. Vectors are shifted in lanes of 16 bits, so MASK must have none of the SHIFT
     /// uppermost bits, which come from the neighbouring byte.
     fn codes<const MASK: i32, const SHIFT: i32>(self, v: Self::V) -> Self::V;

@@ -25,6 +25,12 @@ macro_rules! vectors_of_32_bytes {
 
         memory_intrinsics! {
             load(p: *const u8) -> Self::V = [vld1q_u8(p), vld1q_u8(p.add(16))];
+            store(p: *mut u8, v: Self::V) -> () = {
+                vst1q_u8(p, v[0]);
+                vst1q_u8(p.add(16), v[1])
+            };
+            repeat_four(p: *const u8) -> Self::V =
+                [vreinterpretq_u8_u32(vdupq_n_u32(p.cast::<u32>().read_unaligned())); 2];
             load_i32(p: *const i32) -> Self::Sum = [vld1q_s32(p), vld1q_s32(p.add(4))];
             load_f32(p: *const f32) -> Self::F = [vld1q_f32(p), vld1q_f32(p.add(4))];
             store_f32(p: *mut f32, x: Self::F) -> () = {

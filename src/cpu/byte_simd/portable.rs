@@ -59,6 +59,8 @@ impl ByteSimd for Portable {
     }
     memory_intrinsics! {
         load(p: *const u8) -> Self::V = p.cast::<Self::V>().read_unaligned();
+        store(p: *mut u8, v: Self::V) -> () = p.cast::<Self::V>().write_unaligned(v);
+        repeat_four(p: *const u8) -> Self::V = from_fn(|i| *p.add(i % 4));
         load_i32(p: *const i32) -> Self::Sum = p.cast::<Self::Sum>().read_unaligned();
         load_f32(p: *const f32) -> Self::F = p.cast::<Self::F>().read_unaligned();
         store_f32(p: *mut f32, x: Self::F) -> () = p.cast::<Self::F>().write_unaligned(x);

@@ -39,6 +39,7 @@ macro_rules! one_instruction_each {
         }
         memory_intrinsics! { $column:
             (p: *const u8) -> Self::V { load = _mm256_loadu_si256, _mm512_loadu_si512; }
+            (p: *mut u8, v: Self::V) -> () { store = _mm256_storeu_si256, _mm512_storeu_si512; }
             (p: *const i32) -> Self::Sum { load_i32 = _mm256_loadu_si256, _mm512_loadu_si512; }
             (p: *const f32) -> Self::F { load_f32 = _mm256_loadu_ps, _mm512_loadu_ps; }
             (p: *mut f32, x: Self::F) -> () { store_f32 = _mm256_storeu_ps, _mm512_storeu_ps; }
@@ -51,6 +52,37 @@ macro_rules! vectors_of_32_bytes {
     () => {
         one_instruction_each!(narrow, __m256i, __m256);
 
+        memory_intrinsics! {
+            repeat_four(p: *const u8) -> __m256i = _mm256_set1_epi32(p.cast::<i32>().read_unaligned());
+        }
+        /// The four rows of each half make four vectors of neighbouring lanes; then the halves meet.
+        #[inline(always)]
+        unsafe fn transpose(self, rows: &[*const u8; MAX_LANES], at: usize, to: *mut u8) {
+            // SAFETY: the token is made on a CPU with AVX2; the caller answers for the rows and for `to`.
+            unsafe {
+                let mut halves = [[_mm256_setzero_si256(); 4]; 2];
+                for (half, four) in halves.iter_mut().enumerate() {
+                    let row = 4 * half;
+                    let a = self.load(rows[row].add(at));
+                    let b = self.load(rows[row + 1].add(at));
+                    let c = self.load(rows[row + 2].add(at));
+                    let d = self.load(rows[row + 3].add(at));
+                    let (ab, cd) = (_mm256_unpacklo_epi32(a, b), _mm256_unpacklo_epi32(c, d));
+                    let (ef, gh) = (_mm256_unpackhi_epi32(a, b), _mm256_unpackhi_epi32(c, d));
+                    *four = [
+                        _mm256_unpacklo_epi64(ab, cd),
+                        _mm256_unpackhi_epi64(ab, cd),
+                        _mm256_unpacklo_epi64(ef, gh),
+                        _mm256_unpackhi_epi64(ef, gh),
+                    ];
+                }
+                for i in 0..4 {
+                    let (low, high) = (halves[0][i], halves[1][i]);
+                    self.store(to.add(32 * i), _mm256_permute2x128_si256::<0x20>(low, high));
+                    self.store(to.add(32 * (i + 4)), _mm256_permute2x128_si256::<0x31>(low, high));
+                }
+            }
+        }
         intrinsics! {
             flip_sign_bits(v: __m256i) -> __m256i = _mm256_xor_si256(v, _mm256_set1_epi8(-128));
             add_shifted<const SHIFT: i32>(a: __m256i, b: __m256i) -> __m256i =
@@ -125,6 +157,65 @@ impl<const GFNI: bool> ByteSimd for Vnni512<GFNI> {
 
     one_instruction_each!(wide, __m512i, __m512);
 
+    memory_intrinsics! {
+        repeat_four(p: *const u8) -> __m512i = _mm512_set1_epi32(p.cast::<i32>().read_unaligned());
+    }
+    /// The four rows of each quarter make four vectors of neighbouring lanes; then the quarters meet, two by two.
+    #[inline(always)]
+    unsafe fn transpose(self, rows: &[*const u8; MAX_LANES], at: usize, to: *mut u8) {
+        // SAFETY: the token is made on a CPU with AVX-512; the caller answers for the rows and for `to`.
+        unsafe {
+            let mut quarters = [[_mm512_setzero_si512(); 4]; 4];
+            for (quarter, four) in quarters.iter_mut().enumerate() {
+                let row = 4 * quarter;
+                let a = self.load(rows[row].add(at));
+                let b = self.load(rows[row + 1].add(at));
+                let c = self.load(rows[row + 2].add(at));
+                let d = self.load(rows[row + 3].add(at));
+                let (ab, cd) = (_mm512_unpacklo_epi32(a, b), _mm512_unpacklo_epi32(c, d));
+                let (ef, gh) = (_mm512_unpackhi_epi32(a, b), _mm512_unpackhi_epi32(c, d));
+                *four = [
+                    _mm512_unpacklo_epi64(ab, cd),
+                    _mm512_unpackhi_epi64(ab, cd),
+                    _mm512_unpacklo_epi64(ef, gh),
+                    _mm512_unpackhi_epi64(ef, gh),
+                ];
+            }
+            for i in 0..4 {
+                let [p, q, r, s] = [
+                    quarters[0][i],
+                    quarters[1][i],
+                    quarters[2][i],
+                    quarters[3][i],
+                ];
+                // Even and odd quarters of two vectors.
+                let (even, odd) = (
+                    _mm512_shuffle_i32x4::<0x88>(p, q),
+                    _mm512_shuffle_i32x4::<0xdd>(p, q),
+                );
+                let (last_even, last_odd) = (
+                    _mm512_shuffle_i32x4::<0x88>(r, s),
+                    _mm512_shuffle_i32x4::<0xdd>(r, s),
+                );
+                self.store(
+                    to.add(64 * i),
+                    _mm512_shuffle_i32x4::<0x88>(even, last_even),
+                );
+                self.store(
+                    to.add(64 * (i + 4)),
+                    _mm512_shuffle_i32x4::<0x88>(odd, last_odd),
+                );
+                self.store(
+                    to.add(64 * (i + 8)),
+                    _mm512_shuffle_i32x4::<0xdd>(even, last_even),
+                );
+                self.store(
+                    to.add(64 * (i + 12)),
+                    _mm512_shuffle_i32x4::<0xdd>(odd, last_odd),
+                );
+            }
+        }
+    }
     intrinsics! {
         flip_sign_bits(v: __m512i) -> __m512i = _mm512_xor_si512(v, _mm512_set1_epi8(-128));
         add_shifted<const SHIFT: i32>(a: __m512i, b: __m512i) -> __m512i =

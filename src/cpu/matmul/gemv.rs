@@ -1,12 +1,15 @@
 //! Few rows of x against a W whose rows are dense: every element of W is read once and used for all rows of x.
+//!
+//! bf16 is multiplied by [`pairs`] where the CPU has the instruction. Everything else is widened to f32.
 
 use super::matrix::Matrix;
+use super::micro::pairs;
 use super::narrow::Narrow;
 use crate::act::Act;
 use crate::cpu::element::Element;
 use crate::cpu::parallel::{self, Shared};
 use crate::cpu::scratch;
-use crate::cpu::simd::{dispatch, Kernel, Simd};
+use crate::cpu::simd::{dispatch, prefetch, Kernel, Simd};
 use half::{bf16, f16};
 use std::any::TypeId;
 use std::ops::Range;
@@ -16,6 +19,8 @@ use std::ops::Range;
 pub struct Gemv<'a, T> {
     /// x and W, u and B: the sums of their products are added up.
     terms: [(Matrix<'a, f32>, Matrix<'a, T>); 2],
+    /// x as it is, where its products with W may be made of pairs; then there is no u.
+    paired: Option<Matrix<'a, T>>,
     addend: Option<Matrix<'a, T>>,
 }
 
@@ -41,7 +46,22 @@ impl<'a, T: Element> Gemv<'a, T> {
         }
         assert!(addend.is_none_or(|m| (m.rows, m.cols) == (x.rows, w.rows)));
         let terms = [(x, w), low];
-        Gemv { terms, addend }
+        Gemv {
+            terms,
+            paired: None,
+            addend,
+        }
+    }
+
+    /// With x as it is, so that its products with W may be made of pairs.
+    pub fn paired(self, x: Matrix<'a, T>) -> Self {
+        let [(wide, w), (_, b)] = &self.terms;
+        assert!((x.rows, x.cols) == (wide.rows, wide.cols) && x.has_dense_rows());
+        assert!(b.cols == 0 && pairs::suit_this_cpu::<T>(w.cols));
+        Gemv {
+            paired: Some(x),
+            ..self
+        }
     }
 
     /// Writes the activated results.
@@ -74,6 +94,7 @@ impl<'a, T: Element> Gemv<'a, T> {
         scratch::with([few * many], |[sums]| {
             let part = Gemv {
                 terms: [(x, w), (u, b)].map(|(x, w)| (x, w.rows(outputs.clone()))),
+                paired: self.paired,
                 addend: self.addend.map(|m| m.t().rows(outputs).t()),
             };
             dispatch(Share {
@@ -203,7 +224,24 @@ impl<T: Element> Share<'_, T> {
         i: usize,
         j: usize,
     ) {
-        let Gemv { terms, addend } = self.gemv;
+        let Gemv { terms, .. } = self.gemv;
+        if let (Some(x), 16) = (&self.gemv.paired, S::LANES) {
+            let w = &terms[0].1;
+            let last = x.rows - 1;
+            let mut xs = [x.as_ptr(); R];
+            for (r, p) in xs.iter_mut().enumerate() {
+                *p = p.wrapping_add((i + r).min(last) * x.row);
+            }
+            // SAFETY: x has row i, and W the C rows from j on, of as many columns. `paired` has asked whether pairs suit.
+            let sums = unsafe { pairs::dot::<T, R, C>(xs, rows_from(w, j), w.cols) };
+            for (i, sums) in (i..x.rows).zip(sums) {
+                for (c, sum) in sums.into_iter().enumerate() {
+                    // SAFETY: as below.
+                    unsafe { self.write(s, i, j + c, sum) };
+                }
+            }
+            return;
+        }
         let mut acc = [[[s.splat(0.0); U]; C]; R];
         // A loop whose count the compiler doesn't know: else it would compile `accumulate` twice.
         for (x, w) in &terms[..if terms[1].1.cols > 0 { 2 } else { 1 }] {
@@ -213,13 +251,35 @@ impl<T: Element> Share<'_, T> {
         for (i, acc) in (i..terms[0].0.rows).zip(&acc) {
             for (c, acc) in acc.iter().enumerate() {
                 let joined = acc[1..].iter().fold(acc[0], |a, &b| s.add(a, b));
-                let addend =
-                    addend.map_or(0.0, |m| m.data[i * m.row + (j + c) * m.col].widen_in(s));
-                // SAFETY: `to` has room for (i, j + c), as x has row i and the output is one of this share's.
-                unsafe { self.to.write(s, i, j + c, s.reduce_add(joined) + addend) };
+                // SAFETY: x has row i, and the output is one of this share's.
+                unsafe { self.write(s, i, j + c, s.reduce_add(joined)) };
             }
         }
     }
+
+    /// # Safety
+    /// x has row `i`, and output `j` is one of this share's.
+    #[inline(always)]
+    unsafe fn write<S: Simd>(&self, s: S, i: usize, j: usize, sum: f32) {
+        let addend = self.gemv.addend;
+        let addend = addend.map_or(0.0, |m| m.data[i * m.row + j * m.col].widen_in(s));
+        // SAFETY: `to` has room for (i, j), which the caller answers for.
+        unsafe { self.to.write(s, i, j, sum + addend) };
+    }
+}
+
+/// How far ahead in its rows W is fetched, in bytes. The CPU begins anew to predict the reads of each row: from memory, one
+/// row of x takes a quarter less time in f16 with this, two rows of x an eighth less in f32. Measured on Zen 5.
+const AHEAD: usize = 2048;
+
+/// The C rows of W from `j` on.
+#[inline(always)]
+fn rows_from<T: Element, const C: usize>(w: &Matrix<T>, j: usize) -> [*const T; C] {
+    let mut rows = [w.as_ptr(); C];
+    for (c, p) in rows.iter_mut().enumerate() {
+        *p = p.wrapping_add((j + c) * w.row);
+    }
+    rows
 }
 
 /// Adds the products of x's rows from `i` and W's rows from `j` on.
@@ -238,10 +298,7 @@ unsafe fn accumulate<S: Simd, T: Element, const R: usize, const C: usize, const 
     for (r, p) in xs.iter_mut().enumerate() {
         *p = p.wrapping_add((i + r).min(x.rows - 1) * x.row);
     }
-    let mut ws = [w.as_ptr(); C];
-    for (c, p) in ws.iter_mut().enumerate() {
-        *p = p.wrapping_add((j + c) * w.row);
-    }
+    let ws = rows_from::<T, C>(w, j);
     let mut k = 0;
     // SAFETY: the pointers are to rows that x and W have, of n neighbouring elements each. Whole vectors are loaded while
     // U of them are left, then at most as many elements as are left.
@@ -251,6 +308,7 @@ unsafe fn accumulate<S: Simd, T: Element, const R: usize, const C: usize, const 
                 let at = k + u * S::LANES;
                 let mut wide = [s.splat(0.0); C];
                 for (wide, w) in wide.iter_mut().zip(&ws) {
+                    prefetch(w.wrapping_add(at + AHEAD / size_of::<T>()));
                     *wide = T::load(s, w.add(at));
                 }
                 for (acc, x) in acc.iter_mut().zip(&xs) {

@@ -145,7 +145,12 @@ impl<'a, T: Element> Product<'a, T> {
                 Matrix::contiguous(&[], self.w.rows, 0),
             ),
         };
-        let gemv = Gemv::new(x, self.w, low, self.addend);
+        let mut gemv = Gemv::new(x, self.w, low, self.addend);
+        let mut buffer = Vec::new();
+        let plain = self.scale == 1.0 && self.low.is_none();
+        if plain && pairs::suit_this_cpu::<T>(self.w.cols) {
+            gemv = gemv.paired(self.x.with_dense_rows(&mut buffer));
+        }
         let out = Shared::new(out);
         // SAFETY: the caller has room for every (i, j).
         unsafe { gemv.run(self.act, Output { out, row, col }) }

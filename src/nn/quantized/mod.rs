@@ -4,7 +4,7 @@
 //! |---|---|---|---|
 //! | [`BitLinear`] | floats, rounded to 1 or 1.58 bits at each call | rounded to 8 bits for each token | trains |
 //! | [`PackedBitLinear`] | 1 or 2 bits | rounded to 8 bits for each token | by [`bitlinear`](crate::ops::bitlinear()) |
-//! | [`QuantLinear`] | 1, 2, 4 or 8 bits | as it is | by [`mixed_matmul`](crate::ops::mixed_matmul()) |
+//! | [`QuantLinear`] | 1, 2, 4 or 8 bits | as it is, or rounded to 8 bits for each group | by [`mixed_matmul`](crate::ops::mixed_matmul()) |
 //!
 //! ```
 //! use candle_core::{safetensors, DType, Device, Tensor};

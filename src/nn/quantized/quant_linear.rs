@@ -6,14 +6,14 @@ use super::save_load::saved_layer;
 use super::sub_norm::{as_input, check_vector};
 use crate::check;
 use crate::nn::linear::Linear;
-use crate::ops::mixed_matmul::{check_weight, mixed_matmul};
+use crate::ops::mixed_matmul::{check_weight, mixed_matmul_with, Activations};
 use crate::ops::quantize::{quantize, Quantized, Scheme};
 use candle_core::{Module, Result, Tensor};
 
 const NAME: &str = "QuantLinear";
 
-/// `y = x·Wᵀ + bias` with W of 1, 2, 4 or 8 bits, by [`ops::mixed_matmul()`](mixed_matmul), which does not round x.
-/// Differentiable in x and bias. It takes x in any float dtype; the bias is converted to it.
+/// `y = x·Wᵀ + bias` with W of 1, 2, 4 or 8 bits, by [`ops::mixed_matmul_with()`](mixed_matmul_with), which does not round x unless
+/// [`QuantLinear::with_activations`] asks for it. Differentiable in x and bias. It takes x in any float dtype; the bias is converted to it.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
@@ -32,6 +32,7 @@ const NAME: &str = "QuantLinear";
 pub struct QuantLinear {
     weight: Quantized,
     bias: Option<Tensor>,
+    activations: Activations,
 }
 
 impl QuantLinear {
@@ -42,7 +43,36 @@ impl QuantLinear {
         if let Some(bias) = &bias {
             check_vector(NAME, "bias", bias, out, weight.device())?;
         }
-        Ok(QuantLinear { weight, bias })
+        Ok(QuantLinear {
+            weight,
+            bias,
+            activations: Activations::Exact,
+        })
+    }
+
+    /// The same layer with activations that are taken as they are, or rounded to 8 bits. Files do not hold this choice.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_fused::nn::{Linear, QuantLinear};
+    /// use candle_fused::ops::Activations;
+    /// use candle_fused::quant::Scheme;
+    ///
+    /// let linear = Linear::new(Tensor::randn(0f32, 1., (8, 128), &Device::Cpu)?, None);
+    /// let layer = QuantLinear::quantize(linear, Scheme::mlx(4, 64))?.with_activations(Activations::Int8);
+    /// assert_eq!(layer.activations(), Activations::Int8);
+    /// # candle_core::Result::Ok(())
+    /// ```
+    pub fn with_activations(self, activations: Activations) -> Self {
+        QuantLinear {
+            activations,
+            ..self
+        }
+    }
+
+    /// What the layer makes of its activations.
+    pub fn activations(&self) -> Activations {
+        self.activations
     }
 
     /// Quantises the weight of a plain layer. The bias is kept as it is.
@@ -59,6 +89,7 @@ saved_layer!(QuantLinear, into_quant_linear);
 impl Module for QuantLinear {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         check::is_float(NAME, x)?;
-        mixed_matmul(x, &self.weight, as_input(self.bias.as_ref(), x)?.as_ref())
+        let bias = as_input(self.bias.as_ref(), x)?;
+        mixed_matmul_with(x, &self.weight, bias.as_ref(), self.activations)
     }
 }

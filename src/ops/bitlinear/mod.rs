@@ -82,7 +82,7 @@ pub struct BitLinear {
 custom_op!(BitLinear: CustomOp1, CustomOp2);
 
 impl Op for BitLinear {
-    packed_product!();
+    packed_product!(self, device::forward, reference);
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
         check_scheme(name, self.weight.scheme())?;

@@ -1,13 +1,14 @@
 //! Launches of kernels/mixed_matmul.metal.
 
-use super::{Quantized, NAME};
+use super::{Activations, Quantized, NAME};
 use crate::metal::matmul::{Arg, Matrix};
 use crate::metal::{alloc, dtype_name, finish, grid, sources, Launch};
 use crate::ops::packed::metal::{PackedProduct, ProductParams, MAX_GEMV_ROWS, TILE};
 use crate::ops::packed::{Call, WeightArgs};
+use crate::ops::quantize::metal::fake_quantize;
 use crate::quant::{Levels, Packing, ScaleScope, Scheme};
 use candle_core::backend::BackendStorage;
-use candle_core::{MetalDevice, MetalStorage, Result};
+use candle_core::{Layout, MetalDevice, MetalStorage, Result};
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -55,7 +56,23 @@ fn group_and_stride(scope: ScaleScope, cols: u32) -> (u32, u32) {
     }
 }
 
-pub fn forward(call: &Call<MetalStorage>) -> Result<MetalStorage> {
+/// Activations that are rounded to 8 bits are multiplied as floats of x's dtype, which they are rounded to.
+pub fn forward(call: &Call<MetalStorage>, activations: Activations) -> Result<MetalStorage> {
+    let Some(scheme) = activations.scheme(call.w) else {
+        return multiply(call);
+    };
+    let layout = Layout::contiguous(call.x.1.shape());
+    if layout.shape().elem_count() == 0 {
+        return multiply(call);
+    }
+    let x = fake_quantize(scheme, call.x)?;
+    multiply(&Call {
+        x: (&x, &layout),
+        ..*call
+    })
+}
+
+fn multiply(call: &Call<MetalStorage>) -> Result<MetalStorage> {
     let product = PackedProduct::new(NAME, call)?;
     let (w, x) = (call.w, call.x);
     let (device, dtype, x) = (x.0.device(), x.0.dtype(), Matrix::new(NAME, x)?);

@@ -126,6 +126,7 @@ pub(crate) fn with_weight<S: KernelStorage, R>(
 }
 
 /// The arguments of a product as kernels take them.
+#[derive(Clone, Copy)]
 pub(crate) struct Call<'a, S> {
     pub w: &'a Quantized,
     pub weight: WeightArgs<'a, S>,
@@ -145,24 +146,24 @@ pub(crate) fn product<S: KernelStorage>(
     Ok((out, output_shape(x.1, w.shape().dims()[0])))
 }
 
-/// The methods of [`Op`] that the products with a field `weight` share: all but `check`. `NAME`, `gradients`, `reference` and
-/// the modules `cpu` and `metal` are those of the module that it is used in.
+/// The methods of [`Op`] that the products with a field `weight` share: all but `check`. `NAME`, `gradients` and the modules
+/// `cpu` and `metal`, one of which is called `device` here, are those of the module that it is used in.
 macro_rules! packed_product {
-    () => {
+    ($self:ident, $forward:expr, $reference:expr) => {
         const NAME: &'static str = NAME;
         const ARGS: &'static [&'static str] = $crate::ops::packed::ARGS;
 
         fn held(&self) -> Vec<&Tensor> {
             $crate::ops::packed::tensors(&self.weight)
         }
-        $crate::op::kernels!(self, args => {
-            $crate::ops::packed::product(NAME, &self.weight, args, device::forward)
+        $crate::op::kernels!($self, args => {
+            $crate::ops::packed::product(NAME, &$self.weight, args, $forward)
         });
         fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> $crate::op::Grads {
             gradients(inputs, &self.weight, g)
         }
-        fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
-            reference(args[0], &self.weight, args.get(1).copied())
+        fn reference(&$self, args: &[&Tensor]) -> Result<Tensor> {
+            ($reference)(args[0], &$self.weight, args.get(1).copied())
         }
     };
 }

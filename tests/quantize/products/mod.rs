@@ -9,7 +9,7 @@ use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_fused::ops::bitlinear;
 use candle_fused::ops::mixed_matmul;
 use candle_fused::ops::quantize;
-use candle_fused::ops::{activation_inplace, Act, BitLinear, MixedMatmul};
+use candle_fused::ops::{activation_inplace, Act, Activations, BitLinear, MixedMatmul};
 use candle_fused::quant::{Levels, Packing, Quantized, ScaleScope, Scheme};
 use candle_fused::reference::mixed_matmul::reference;
 
@@ -41,7 +41,10 @@ fn error(got: &Tensor, want: &Tensor) -> Result<f64> {
 fn grad_x(w: &Quantized, g: &Tensor, cols: usize) -> Result<Tensor> {
     let x = Tensor::zeros((g.dim(0)?, cols), g.dtype(), g.device())?;
     let x = Var::from_tensor(&x)?.into_inner();
-    let y = x.apply_op1(MixedMatmul { weight: w.clone() })?;
+    let y = x.apply_op1(MixedMatmul {
+        weight: w.clone(),
+        activations: Activations::Exact,
+    })?;
     let grads = (y * g)?.backward()?;
     Ok(grads.get(&x).expect("a gradient").clone())
 }
@@ -163,13 +166,22 @@ fn of_nothing() -> Result<()> {
     let bias = Tensor::new(&[1f32, 2., 3.], device)?;
     for y in [
         x.apply_op2_no_bwd(&bias, &BitLinear { weight: w.clone() })?,
-        x.apply_op2_no_bwd(&bias, &MixedMatmul { weight: w.clone() })?,
+        x.apply_op2_no_bwd(
+            &bias,
+            &MixedMatmul {
+                weight: w.clone(),
+                activations: Activations::Exact,
+            },
+        )?,
         bitlinear(&x, &w, Some(&bias))?,
         mixed_matmul(&x, &w, Some(&bias))?,
     ] {
         assert_eq!(y.to_vec2::<f32>()?, [[1., 2., 3.]; 2]);
     }
-    let y = x.apply_op1_no_bwd(&MixedMatmul { weight: w.clone() })?;
+    let y = x.apply_op1_no_bwd(&MixedMatmul {
+        weight: w.clone(),
+        activations: Activations::Exact,
+    })?;
     assert_eq!(y.to_vec2::<f32>()?, [[0.; 3]; 2]);
     let g = Tensor::zeros((2, 3), DType::F32, device)?;
     assert_eq!(grad_x(&w, &g, 0)?.dims(), [2, 0]);
@@ -296,18 +308,21 @@ fn refusals() -> Result<()> {
         (
             short.apply_op1_no_bwd(&MixedMatmul {
                 weight: mlx.clone(),
+                activations: Activations::Exact,
             }),
             "mixed_matmul: got x of shape",
         ),
         (
             Tensor::new(1f32, device)?.apply_op1_no_bwd(&MixedMatmul {
                 weight: mlx.clone(),
+                activations: Activations::Exact,
             }),
             "mixed_matmul: got x of shape []",
         ),
         (
             integers.apply_op1_no_bwd(&MixedMatmul {
                 weight: mlx.clone(),
+                activations: Activations::Exact,
             }),
             "mixed_matmul: got dtype U8",
         ),
@@ -325,6 +340,7 @@ fn refusals() -> Result<()> {
                 &half,
                 &MixedMatmul {
                     weight: ternary.clone(),
+                    activations: Activations::Exact,
                 },
             ),
             "mixed_matmul: got bias of dtype F16",
@@ -332,6 +348,7 @@ fn refusals() -> Result<()> {
         (
             x.apply_op1_no_bwd(&MixedMatmul {
                 weight: column.clone(),
+                activations: Activations::Exact,
             }),
             "mixed_matmul: got a weight with scales per Column",
         ),

@@ -45,6 +45,28 @@ pub unsafe fn multiply(tile: Tile) {
     let _ = tile;
 }
 
+/// The products of R rows of x with C rows of W, all of `n` neighbouring elements.
+///
+/// # Safety
+/// [`suits`] has said yes for `n`, and every row is valid for reads of `n` elements.
+#[inline(always)]
+pub unsafe fn dot<T: Element, const R: usize, const C: usize>(
+    x: [*const T; R],
+    w: [*const T; C],
+    n: usize,
+) -> [[f32; C]; R] {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the CPU has the instructions, and the contract is the same for pairs.
+    unsafe {
+        x86::dot(x.map(|p| p.cast()), w.map(|p| p.cast()), n / 2)
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = (x, w, n);
+        [[0.0; C]; R]
+    }
+}
+
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::super::tile::NR;
@@ -93,5 +115,57 @@ mod x86 {
                 }
             }
         }
+    }
+
+    /// How far ahead in its rows W is fetched, in pairs: 2 KB.
+    const AHEAD: usize = 512;
+
+    /// The products of rows of `pairs` pairs.
+    ///
+    /// # Safety
+    /// The CPU has AVX-512F and AVX512-BF16, and every row is valid for reads of as many pairs.
+    #[allow(clippy::needless_range_loop, reason = "registers by their numbers")]
+    #[inline(never)]
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    pub unsafe fn dot<const R: usize, const C: usize>(
+        x: [*const i32; R],
+        w: [*const i32; C],
+        pairs: usize,
+    ) -> [[f32; C]; R] {
+        let mut sums = [[_mm512_setzero_ps(); C]; R];
+        let mut k = 0;
+        while k < pairs {
+            let mask = match pairs - k {
+                left @ 0..16 => (1 << left) - 1,
+                _ => u16::MAX,
+            };
+            // SAFETY: pairs outside the mask are not read, and those inside it are in the rows. A vector of pairs has the size
+            // of one of 32 bf16, and all bits are valid. A prefetch reads nothing.
+            unsafe {
+                let mut wide = [_mm512_setzero_si512(); C];
+                for c in 0..C {
+                    _mm_prefetch::<_MM_HINT_T0>(w[c].wrapping_add(k + AHEAD).cast());
+                    wide[c] = _mm512_maskz_loadu_epi32(mask, w[c].add(k));
+                }
+                for r in 0..R {
+                    let x = _mm512_maskz_loadu_epi32(mask, x[r].add(k));
+                    for c in 0..C {
+                        sums[r][c] = _mm512_dpbf16_ps(
+                            sums[r][c],
+                            core::mem::transmute::<__m512i, __m512bh>(x),
+                            core::mem::transmute::<__m512i, __m512bh>(wide[c]),
+                        );
+                    }
+                }
+            }
+            k += 16;
+        }
+        let mut totals = [[0.0; C]; R];
+        for r in 0..R {
+            for c in 0..C {
+                totals[r][c] = _mm512_reduce_add_ps(sums[r][c]);
+            }
+        }
+        totals
     }
 }

@@ -18,11 +18,13 @@
 
 use crate::cpu::simd::{prefetch_to_l2, Kernel, Simd};
 
-/// The most rows of a block. NEON has twice the registers of AVX2, and needs more sums than AVX-512 to hide its latency.
+/// The most rows of a block of this many vectors. NEON has twice the registers of AVX2, and needs more sums than AVX-512 to hide
+/// its latency. Of a single vector, AVX-512 needs eight rows for as many sums as two multipliers of four cycles work at.
 #[inline(always)]
-pub const fn most_rows<S: Simd>() -> usize {
-    match S::LANES {
-        4 => 12,
+pub const fn most_rows<S: Simd>(vectors: usize) -> usize {
+    match (S::LANES, vectors) {
+        (4, _) => 12,
+        (16, 1) => 8,
         _ => 6,
     }
 }
@@ -51,7 +53,7 @@ impl Block {
     /// `rows` rows of A, of numbers, and one or two vectors of B.
     ///
     /// # Safety
-    /// 0 < `rows` ≤ [`most_rows`], 0 < `vectors` ≤ 2. A has `rows` elements at each of `k` steps, B has k rows of `vectors`
+    /// 0 < `rows` ≤ [`most_rows`] of `vectors`, 0 < `vectors` ≤ 2. A has `rows` elements at each of `k` steps, B has k rows of `vectors`
     /// vectors one behind the other, C has room for `rows` rows of as many, initialised if `add` is set, which nothing else
     /// touches.
     #[inline(always)]
@@ -154,19 +156,21 @@ impl Kernel for Numbers {
 #[inline(always)]
 unsafe fn sized<L: Lanes>(l: L, block: Block, rows: usize, vectors: usize) {
     macro_rules! sizes {
-        ($($rows:literal)*) => {
+        ($($rows:literal)*, $($more:literal)*) => {
             match (rows, vectors) {
                 $(($rows, 1) => run::<L, $rows, 1>(l, block),
                 ($rows, _) => run::<L, $rows, 2>(l, block),)*
-                _ => unreachable!("{rows} rows"),
+                $(($more, 1) => run::<L, $more, 1>(l, block),)*
+                _ => unreachable!("{rows} rows of {vectors} vectors"),
             }
         };
     }
     // SAFETY: the same contract.
     unsafe {
         match L::LANES {
-            4 => sizes!(1 2 3 4 5 6 7 8 9 10 11 12),
-            _ => sizes!(1 2 3 4 5 6),
+            4 => sizes!(1 2 3 4 5 6 7 8 9 10 11 12,),
+            16 => sizes!(1 2 3 4 5 6, 7 8),
+            _ => sizes!(1 2 3 4 5 6,),
         }
     }
 }

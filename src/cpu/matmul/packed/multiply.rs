@@ -53,13 +53,15 @@ impl<T: Element> Kernel for Multiply<'_, T> {
         let (a, strips, to, scale) = (self.a, self.strips, self.to, self.scale);
         let pairs = paired::<S, T>(&a);
         let mut add = scale.is_none();
+        // Where B has one vector of rows, all blocks have.
+        let most = most_rows::<S>(strips.rows().len().div_ceil(S::LANES).min(2));
         for slots in steps(strips.slots::<S>()) {
             // SAFETY: A has these rows and slots, and `new` asked for the room.
-            let read = unsafe { Rows::new(s, a, to.rows.clone(), slots.clone(), to.room) };
+            let read = unsafe { Rows::new(s, a, (to.rows.clone(), most), slots.clone(), to.room) };
             for start in (0..to.rows.len()).step_by(read.group) {
                 let rows = start..to.rows.len().min(start + read.group);
                 // Parts of the same length, of at most as many rows as a register block has.
-                let parts = rows.len().div_ceil(most_rows::<S>());
+                let parts = rows.len().div_ceil(most);
                 let height = rows.len().div_ceil(parts);
                 let group = read.first.wrapping_add(start / read.group * read.next);
                 for (first, width) in strips.each::<S>() {

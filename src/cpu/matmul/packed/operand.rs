@@ -5,7 +5,7 @@
 use crate::cpu::element::Element;
 use crate::cpu::matmul::matrix::Matrix;
 use crate::cpu::matmul::micro::pack::{self, Elements, Paired, Source};
-use crate::cpu::matmul::micro::{pairs, rows::most_rows};
+use crate::cpu::matmul::micro::pairs;
 use crate::cpu::simd::{Simd, MAX_LANES};
 use candle_core::DType;
 use std::ops::Range;
@@ -115,7 +115,8 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// These slots of these rows: where they lie if they are numbers or pairs there, else copied to `room`.
+    /// These slots of these rows, in groups of this many where they can be: where they lie if they are numbers or pairs there, else
+    /// copied to `room`.
     ///
     /// # Safety
     /// A has these rows and these slots, at most STEP. Its rows or its columns are dense. `room` has room for [`copy_len`] numbers.
@@ -123,12 +124,12 @@ impl Rows {
     pub unsafe fn new<S: Simd, T: Element>(
         s: S,
         a: Matrix<T>,
-        rows: Range<usize>,
+        (rows, group): (Range<usize>, usize),
         slots: Range<usize>,
         room: *mut f32,
     ) -> Self {
         let (count, len) = (rows.len(), slots.len());
-        let (pairs, group) = (paired::<S, T>(&a), most_rows::<S>());
+        let pairs = paired::<S, T>(&a);
         if !a.has_dense_rows() {
             // SAFETY: the matrix has the rows and slots that the source is asked for, and each 16 rows of a step have room.
             with_source!(S, a, false, |source| unsafe {
