@@ -181,6 +181,7 @@ impl<const GFNI: bool> ByteSimd for Vnni512<GFNI> {
                     _mm512_unpackhi_epi64(ef, gh),
                 ];
             }
+            #[expect(clippy::needless_range_loop, reason = "four arrays at once")]
             for i in 0..4 {
                 let [p, q, r, s] = [
                     quarters[0][i],
