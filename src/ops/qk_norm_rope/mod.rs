@@ -118,6 +118,19 @@ impl NormRope {
         }
     }
 
+    /// A weight and tables fit heads. Errors call the heads and the weight by the names of the caller's arguments.
+    fn check_heads(
+        &self,
+        name: &str,
+        [heads, weights]: [&str; 2],
+        [x, weight, cos, sin]: [Spec<'_>; 4],
+    ) -> Result<()> {
+        check::eps(name, self.eps.into())?;
+        let rope = &self.rotation.rope;
+        rope.check_args(name, heads, [x, cos, sin])?;
+        check::vector(name, weights, weight, x.dims()[x.rank() - 1], "last dim")
+    }
+
     fn compose(&self, x: &Tensor, weight: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
         if x.elem_count() == 0 {
             return Ok(x.clone());
@@ -136,13 +149,16 @@ impl MultiOp for NormRope {
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
         check::same_floats(name, Self::ARGS, args)?;
-        check::eps(name, self.eps.into())?;
-        let rope = &self.rotation.rope;
-        rope.check_args(name, "q", [args[0], args[4], args[5]])?;
-        check_pair(name, rope, args[0], args[1])?;
-        let dim = args[0].dims()[args[0].rank() - 1];
-        check::vector(name, "q_weight", args[2], dim, "last dim")?;
-        check::vector(name, "k_weight", args[3], dim, "last dim")
+        let [q, k, q_weight, k_weight, cos, sin] = [0, 1, 2, 3, 4, 5].map(|i| args[i]);
+        self.check_heads(name, ["q", "q_weight"], [q, q_weight, cos, sin])?;
+        check_pair(name, &self.rotation.rope, q, k)?;
+        check::vector(
+            name,
+            "k_weight",
+            k_weight,
+            q.dims()[q.rank() - 1],
+            "last dim",
+        )
     }
     kernels!(many: self, args => self.rotation.rope.with_ids(NAME, |ids| {
         let [q, k] = device::forward(self, args, ids)?;

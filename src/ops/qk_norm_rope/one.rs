@@ -4,7 +4,7 @@
 use super::metal;
 use super::{cpu, NormRope, NormRopeBwd, QkNormRope, NAME};
 use crate::check;
-use crate::op::{self, custom_op, kernels, signature, Grads, MultiOp, Op, Spec};
+use crate::op::{self, custom_op, kernels, signature, Grads, Op, Spec};
 use crate::ops::rope::RopeLayout;
 use candle_core::{Layout, Result, Tensor};
 
@@ -70,8 +70,9 @@ impl Op for HeadNormRope {
         if let Some(ids) = self.norm.rope.ids() {
             check::fits_in_memory(name, "positions", ids.dims())?;
         }
-        // k has at most as many heads as q.
-        self.op().check(name, &[x, x, weight, weight, cos, sin])
+        let args = [x, weight, cos, sin];
+        check::same_floats(name, &["x", "weight", "cos", "sin"], &args)?;
+        self.op().check_heads(name, ["x", "weight"], args)
     }
     fn held(&self) -> Vec<&Tensor> {
         let ids = self.norm.rope.ids();

@@ -31,11 +31,12 @@ pub fn rope_qk(
     rope.check_device(name, q)?;
     let pair = RotatePair(Rotation::new(name, rope));
     let args = [q, k, cos, sin];
-    if q.device().is_cpu() && !args.iter().any(|x| x.track_op()) {
+    if q.device().is_cpu() && check::has_kernel(q) && !args.iter().any(|x| x.track_op()) {
         // Two calls take less time than one op of four tensors takes to read them.
         check::same_device(name, RotatePair::ARGS, &args)?;
         pair.check(name, &args.map(Spec::from))?;
-        return Ok((pair.one(q, [cos, sin])?, pair.one(k, [cos, sin])?));
+        let q = op::apply_kernel(name, pair.0.clone(), &[q, cos, sin])?;
+        return Ok((q, op::apply_kernel(name, pair.0, &[k, cos, sin])?));
     }
     op::apply_multi_pair(name, pair, &args)
 }

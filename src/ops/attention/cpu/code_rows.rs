@@ -229,4 +229,8 @@ impl<const BITS: usize> Fetch for DirectCodes<BITS> {
             prefetch(codes.wrapping_add(col * BITS / 8));
         }
     }
+    #[inline(always)]
+    fn row_bytes(&self, dim: usize) -> usize {
+        dim * BITS / 8
+    }
 }

@@ -71,6 +71,9 @@ pub trait Fetch: Copy {
 
     /// Asks for the line of memory that begins with the number at `col` of row i, if one does. The row need not exist.
     fn ask_for(&self, i: usize, col: usize);
+
+    /// The bytes that `dim` numbers of a row take.
+    fn row_bytes(&self, dim: usize) -> usize;
 }
 
 /// The bytes that memory is read by.
@@ -100,6 +103,10 @@ impl<T: Element> Fetch for Dense<T> {
         if col.is_multiple_of(LINE / size_of::<T>()) {
             prefetch(self.row(i).wrapping_add(col));
         }
+    }
+    #[inline(always)]
+    fn row_bytes(&self, dim: usize) -> usize {
+        dim * size_of::<T>()
     }
 }
 
@@ -164,6 +171,10 @@ impl<R: KvRows + ?Sized> Fetch for Block<'_, R> {
     }
     #[inline(always)]
     fn ask_for(&self, _: usize, _: usize) {}
+    #[inline(always)]
+    fn row_bytes(&self, dim: usize) -> usize {
+        dim * size_of::<f32>()
+    }
 }
 
 impl<R: KvRows + ?Sized> Source for Block<'_, R> {

@@ -1,8 +1,9 @@
 //! The rotation on the CPU: `walk` shares heads and positions out, `tables` widens the cos and sin that a block of positions
-//! needs, `rotate` turns one head.
+//! needs, `rotate` turns one head. `token` does without the first two.
 
 mod rotate;
 mod tables;
+mod token;
 mod walk;
 
 pub use rotate::{rotate_piece, Rotate};
@@ -26,6 +27,9 @@ pub fn forward(
     tables: [CpuArg; 2],
     ids: Option<CpuArg>,
 ) -> Result<CpuStorage> {
+    if let Some(y) = token::forward(rotation, x, tables) {
+        return Ok(y);
+    }
     with_float!(rotation.name, x.0, T => {
         let tables = Tables::<T>::new(rotation, tables, ids)?;
         let source = Source::new(rotation, x)?;

@@ -17,8 +17,15 @@ const GROUP: usize = 4;
 const STEP: usize = 32;
 /// Vectors of values in registers.
 const WIDE: usize = 4;
-/// How many rows ahead keys and values are asked for.
-const AHEAD: usize = 8;
+/// How far ahead keys and values are asked for, in bytes. Measured on keys and values of 134 MB: with 4 KB they are read at 75 % of
+/// the speed of a plain sum of the same memory, with 12 KB at the same speed, and with 32 KB, most of an L1 cache, at 85 %.
+const AHEAD: usize = 12 * 1024;
+
+/// [`AHEAD`] in rows of `dim` numbers.
+#[inline(always)]
+fn rows_ahead(rows: &impl Fetch, dim: usize) -> usize {
+    AHEAD.div_ceil(rows.row_bytes(dim).max(1)).clamp(8, 64)
+}
 
 /// One piece of a head of keys.
 pub(super) struct Piece<'a, T: Element, K> {
@@ -171,6 +178,7 @@ impl<T: Element, K: KvRows> Piece<'_, T, K> {
         let n = self.call.geometry.dim;
         let q = self.q.wrapping_add(group * self.q_row());
         let scores = self.scores.wrapping_add(group * PIECE);
+        let ahead = rows_ahead(k, n);
         let mut key = keys.start;
         while key < keys.end {
             // Where fewer than J keys are left, the last key is taken again. These are loops and not closures: a closure that is not
@@ -187,7 +195,7 @@ impl<T: Element, K: KvRows> Piece<'_, T, K> {
                 while i + S::LANES <= n {
                     if group == 0 {
                         for j in 0..J {
-                            k.ask_for(key + AHEAD + j, i);
+                            k.ask_for(key + ahead + j, i);
                         }
                     }
                     self.add_products(s, q, (k, &rows), (i, S::LANES), &mut sums);
@@ -364,6 +372,7 @@ impl<T: Element, K: KvRows> Piece<'_, T, K> {
         let n = self.call.geometry.value_dim;
         let out = self.values.wrapping_add(group * self.width + col);
         let weights = self.scores.wrapping_add(group * PIECE);
+        let ahead = rows_ahead(v, n);
         let mut sums = [[s.splat(0.0); C]; R];
         // SAFETY: by the contract.
         unsafe {
@@ -378,7 +387,7 @@ impl<T: Element, K: KvRows> Piece<'_, T, K> {
                 for (c, x) in x.iter_mut().enumerate() {
                     let at = col + c * S::LANES;
                     if group == 0 {
-                        v.ask_for(key + AHEAD, at);
+                        v.ask_for(key + ahead, at);
                     }
                     // Several vectors are whole ones.
                     let left = if C > 1 { S::LANES } else { n - at };
