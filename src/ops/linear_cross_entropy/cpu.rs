@@ -118,7 +118,9 @@ impl<T: Element> Chunks<'_, T> {
     /// The losses, dx and dw; nothing for what is not wanted.
     fn run(&self, [wants_x, wants_w]: [bool; 2]) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
         let (rows, cols, classes) = (self.x.rows, self.x.cols, self.w.rows);
-        let step = self.op.chunk_rows(rows, [classes, cols]);
+        let step = self
+            .op
+            .chunk_rows(rows, [classes, cols], [wants_x, wants_w]);
         let count = |wanted, count| if wanted { count } else { 0 };
         let mut logits = Vec::with_capacity(step.min(rows) * classes);
         let (mut losses, mut dx) = (

@@ -65,7 +65,7 @@ pub fn run(
     };
     let mut dx = memory(count(0, rows * cols), float)?;
     let dw = alloc(device, count(1, classes * cols), float)?;
-    let step = op.chunk_rows(rows, [classes, cols]);
+    let step = op.chunk_rows(rows, [classes, cols], wanted);
     for start in (0..rows).step_by(step) {
         let chunk = start..rows.min(start + step);
         let dlogits = chunks.gradient(chunk.clone(), wanted[0] || wanted[1])?;

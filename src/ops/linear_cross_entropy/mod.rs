@@ -47,6 +47,10 @@ const NAME: &str = "linear_cross_entropy";
 /// to. 2048 rows of 4096 columns and 32000 classes are four chunks.
 const CHUNK: usize = 16 << 20;
 
+/// The same where the gradient of x is made, but not that of W: 128 MB. Measured at 2048 rows of 4096 columns and 32000 classes
+/// on two cores of Zen 4: forward and backward take 1.00 of the time of their two products, with [`CHUNK`] 1.17.
+const CHUNK_FOR_X: usize = 2 * CHUNK;
+
 /// Rows that a chunk has even if they have more logits than [`CHUNK`], as long as they take a sixteenth of W at most.
 const FEW_ROWS: usize = 64;
 
@@ -57,8 +61,8 @@ pub struct LinearCrossEntropyConfig {
     pub loss: CrossEntropyConfig,
     /// Logits become `cap · tanh(logits / cap)` first.
     pub softcap: Option<f32>,
-    /// The rows whose logits are in memory at a time. By default as many as make 64 MB of f32, or up to 64 rows that take no
-    /// more than a sixteenth of W in f32.
+    /// The rows whose logits are in memory at a time. By default as many as make 64 MB of f32 (128 MB where x is trained
+    /// and W is not), or up to 64 rows that take no more than a sixteenth of W in f32.
     pub chunk_rows: Option<usize>,
 }
 
@@ -214,11 +218,16 @@ impl From<&LinearCrossEntropyConfig> for Settings {
 }
 
 impl Settings {
-    /// The rows of a chunk: neither their logits nor the rows themselves, which may be widened, are more than [`CHUNK`].
-    fn chunk_rows(&self, rows: usize, [classes, cols]: [usize; 2]) -> usize {
+    /// The rows of a chunk: neither their logits nor the rows themselves, which may be widened, are more than [`CHUNK`] or
+    /// [`CHUNK_FOR_X`]. `wanted` are the gradients of x and W.
+    fn chunk_rows(&self, rows: usize, [classes, cols]: [usize; 2], wanted: [bool; 2]) -> usize {
+        let chunk = match wanted {
+            [true, false] => CHUNK_FOR_X,
+            _ => CHUNK,
+        };
         let most = self.chunk_rows.unwrap_or_else(|| {
             let few = FEW_ROWS.min(cols / 16);
-            (CHUNK / classes.max(cols).max(1)).max(few)
+            (chunk / classes.max(cols).max(1)).max(few)
         });
         most.clamp(1, rows.max(1))
     }
@@ -234,7 +243,8 @@ impl Settings {
         check::ensure(got.len() == 2 && got[1] == cols, name, message)?;
         check_classes(name, &[&args[..1], &args[2..]].concat(), got[0])?;
         let rows = x.dims()[..x.rank() - 1].iter().product();
-        let chunk = [self.chunk_rows(rows, [got[0], cols]), got[0]];
+        let most = self.chunk_rows(rows, [got[0], cols], [true, false]);
+        let chunk = [most, got[0]];
         check::fits_in_memory(name, "the logits of a chunk", &chunk)?;
         self.loss.check_fields(name)?;
         let cap = self.softcap.unwrap_or(1.0);
