@@ -76,8 +76,8 @@ pub(super) fn reduce(
     }
     if x.elem_count() > 0 && runs(x.dims(), dims).is_empty() {
         check::is_float(name, x)?;
-        let dims = dims.iter().rev();
-        return dims.fold(Ok(x.clone()), |y, &d| y?.squeeze(d));
+        let mut dims = dims.iter().rev();
+        return dims.try_fold(x.clone(), |y, &d| y.squeeze(d));
     }
     if reduction != Reduction::Max || runs(x.dims(), dims).len() == 1 {
         return apply(x, dims.to_vec());
