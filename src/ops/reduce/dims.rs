@@ -79,28 +79,13 @@ pub(super) fn reduce(
         let mut dims = dims.iter().rev();
         return dims.try_fold(x.clone(), |y, &d| y.squeeze(d));
     }
-    let order = match reduction {
-        // A NaN that comes first must come first in what one pass reduces: the dims are brought side by side.
-        Reduction::Max if runs(x.dims(), dims).len() > 1 => kept_first(x.rank(), dims),
-        _ if x.is_contiguous() => return apply(x, dims.to_vec()),
-        Reduction::Max => return apply(x, dims.to_vec()),
-        // Sums don't depend on the order of the dims, but for rounding: memory is read from its beginning to its end.
-        _ => by_stride(x),
-    };
-    let is_reduced = |d: &usize| dims.contains(d);
-    let reduced = (0..x.rank()).filter(|&at| is_reduced(&order[at])).collect();
-    let y = apply(&x.permute(&order[..])?, reduced)?;
-    let kept: Vec<usize> = order.iter().copied().filter(|d| !is_reduced(d)).collect();
-    let mut back: Vec<usize> = (0..kept.len()).collect();
-    back.sort_unstable_by_key(|&at| kept[at]);
-    y.permute(&back[..])
-}
-
-/// All dims, those of the largest strides first.
-fn by_stride(x: &Tensor) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..x.rank()).collect();
-    order.sort_by_key(|&d| std::cmp::Reverse(x.stride()[d]));
-    order
+    if reduction != Reduction::Max || runs(x.dims(), dims).len() == 1 {
+        return apply(x, dims.to_vec());
+    }
+    // A NaN that comes first must come first in what one pass reduces: the dims are brought side by side.
+    let order = kept_first(x.rank(), dims);
+    let kept = x.rank() - dims.len();
+    apply(&x.permute(&order[..])?, (kept..x.rank()).collect())
 }
 
 /// All dims, those that are kept first.
