@@ -8,6 +8,9 @@ use std::time::Instant;
 
 const ROUNDS: usize = 15;
 
+/// A step of an optimiser.
+type Run = Box<dyn FnMut() -> Result<()>>;
+
 fn main() -> Result<()> {
     for (name, count, elements) in [
         ("1 variable of 10M", 1, 10_000_000),
@@ -49,7 +52,7 @@ fn measure(name: &str, count: usize, elements: usize, dtype: DType) -> Result<()
     };
     let stock_model = model()?;
     let mut stock_adam = candle_nn::AdamW::new(stock_model.vars, params())?;
-    let mut runs: Vec<(&str, Box<dyn FnMut() -> Result<()>>)> = vec![(
+    let mut runs: Vec<(&str, Run)> = vec![(
         "stock",
         Box::new(move || candle_nn::Optimizer::step(&mut stock_adam, &stock_model.grads)),
     )];
