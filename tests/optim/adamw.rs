@@ -87,9 +87,10 @@ fn takes_gradients_of_any_layout() -> Result<()> {
                 let vars = [0, 1].map(|_| Var::from_tensor(&signal(&[7, 9], 1, dtype, device)?));
                 let [a, b] = vars;
                 let (a, b) = (a?, b?);
-                adamw(&[a.clone()], Moments::F32, Rounding::Master)?.step(&store([(&a, &grad)]))?;
+                adamw(std::slice::from_ref(&a), Moments::F32, Rounding::Master)?
+                    .step(&store([(&a, &grad)]))?;
                 let dense = grad.to_dtype(DType::F32)?.force_contiguous()?;
-                adamw(&[b.clone()], Moments::F32, Rounding::Master)?
+                adamw(std::slice::from_ref(&b), Moments::F32, Rounding::Master)?
                     .step(&store([(&b, &dense)]))?;
                 close(&a, &b, 0.0)?;
             }

@@ -113,12 +113,14 @@ fn a_norm_that_is_not_finite_changes_nothing() -> Result<()> {
         }
         let var = Var::ones(2, DType::F32, device)?;
         let mut grads = store([(&var, &Tensor::new(&[f32::NAN, 9.], device)?)]);
-        assert!(message(clip_grad_value(&mut grads, &[var.clone()], 1.0)).contains("NaN"));
+        assert!(
+            message(clip_grad_value(&mut grads, std::slice::from_ref(&var), 1.0)).contains("NaN")
+        );
         let mut grads = store([(&var, &Tensor::new(&[f32::INFINITY, -9.], device)?)]);
-        clip_grad_value(&mut grads, &[var.clone()], 2.0)?;
+        clip_grad_value(&mut grads, std::slice::from_ref(&var), 2.0)?;
         assert_eq!(values(grads.get(&var).expect("a gradient"))?, [2.0, -2.0]);
-        assert!(clip_grad_norm(&mut grads, &[var.clone()], -1.0).is_err());
-        assert!(clip_grad_norm(&mut grads, &[var.clone()], f64::NAN).is_err());
+        assert!(clip_grad_norm(&mut grads, std::slice::from_ref(&var), -1.0).is_err());
+        assert!(clip_grad_norm(&mut grads, std::slice::from_ref(&var), f64::NAN).is_err());
         assert!(clip_grad_value(&mut grads, &[var], f64::NAN).is_err());
     }
     Ok(())
@@ -203,7 +205,7 @@ fn what_is_added_is_not_changed() -> Result<()> {
     for device in devices() {
         let var = Var::ones(9, DType::F32, device)?;
         let grad = Tensor::ones(9, DType::F32, device)?;
-        let mut sum = GradAccumulator::new(&[var.clone()])?;
+        let mut sum = GradAccumulator::new(std::slice::from_ref(&var))?;
         for _ in 0..3 {
             sum.add(&store([(&var, &grad)]))?;
         }

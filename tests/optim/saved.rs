@@ -91,10 +91,15 @@ fn a_map_is_saved_by_names() -> Result<()> {
 #[test]
 fn a_state_that_does_not_fit_changes_nothing() -> Result<()> {
     let w = Var::ones(4200, DType::F32, &Device::Cpu)?;
-    let mut adam = adamw(&[w.clone()], Moments::F32, Rounding::Nearest)?;
+    let mut adam = adamw(std::slice::from_ref(&w), Moments::F32, Rounding::Nearest)?;
     adam.step(&store([(&w, &w.ones_like()?)]))?;
     let good = adam.state()?;
-    let eight = adamw(&[w.clone()], Moments::EightBit, Rounding::Nearest)?.state()?;
+    let eight = adamw(
+        std::slice::from_ref(&w),
+        Moments::EightBit,
+        Rounding::Nearest,
+    )?
+    .state()?;
     let mut bads = vec![eight];
     for change in 0..4 {
         let mut state = good.clone();

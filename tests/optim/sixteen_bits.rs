@@ -24,7 +24,7 @@ fn run(adam: &mut AdamW, var: &Var, steps: u64) -> Result<()> {
 /// The variable in f32, trained with the very same gradients.
 fn in_f32(start: &Tensor, dtype: DType, steps: u64) -> Result<Var> {
     let var = Var::from_tensor(&start.to_dtype(DType::F32)?)?;
-    let mut adam = adamw(&[var.clone()], Moments::F32, Rounding::Nearest)?;
+    let mut adam = adamw(std::slice::from_ref(&var), Moments::F32, Rounding::Nearest)?;
     for step in 0..steps {
         let grad = signal(var.dims(), 50 + step, DType::F32, var.device())?;
         let size = (signal(var.dims(), 7, DType::F32, var.device())?.abs()? + 0.5)?;
@@ -40,7 +40,7 @@ fn a_master_copy_takes_the_steps_of_f32() -> Result<()> {
         for dtype in HALVES {
             let start = signal(&[257], 1, dtype, device)?;
             let var = Var::from_tensor(&start)?;
-            let mut adam = adamw(&[var.clone()], Moments::F32, Rounding::Master)?;
+            let mut adam = adamw(std::slice::from_ref(&var), Moments::F32, Rounding::Master)?;
             run(&mut adam, &var, 5)?;
             let exact = in_f32(&start, dtype, 5)?;
             close(&adam.state()?["0.master"], &exact, 0.0)?;
@@ -61,7 +61,7 @@ fn small_updates_are_lost_to_nearest_rounding_alone() -> Result<()> {
             (Rounding::Stochastic { seed: 3 }, true),
         ] {
             let var = Var::ones(512, dtype, device)?;
-            let mut adam = adamw(&[var.clone()], Moments::F32, rounding)?;
+            let mut adam = adamw(std::slice::from_ref(&var), Moments::F32, rounding)?;
             adam.set_learning_rate(1e-5);
             let grad = var.ones_like()?;
             for _ in 0..2000 {
@@ -110,7 +110,7 @@ fn chance_depends_on_seed_step_and_place_alone() -> Result<()> {
 fn a_variable_that_was_set_is_taken_as_it_is() -> Result<()> {
     for device in devices() {
         let var = Var::from_tensor(&signal(&[33], 1, DType::BF16, device)?)?;
-        let mut adam = adamw(&[var.clone()], Moments::F32, Rounding::Master)?;
+        let mut adam = adamw(std::slice::from_ref(&var), Moments::F32, Rounding::Master)?;
         run(&mut adam, &var, 2)?;
         let new = signal(&[33], 8, DType::BF16, device)?;
         var.set(&new)?;
@@ -134,8 +134,8 @@ fn eight_bit_moments_stay_near_f32() -> Result<()> {
             ] {
                 let start = signal(&[LONG], 1, dtype, device)?;
                 let (a, b) = (Var::from_tensor(&start)?, Var::from_tensor(&start)?);
-                let mut eight = adamw(&[a.clone()], Moments::EightBit, rounding)?;
-                let mut floats = adamw(&[b.clone()], Moments::F32, rounding)?;
+                let mut eight = adamw(std::slice::from_ref(&a), Moments::EightBit, rounding)?;
+                let mut floats = adamw(std::slice::from_ref(&b), Moments::F32, rounding)?;
                 run(&mut eight, &a, 3)?;
                 run(&mut floats, &b, 3)?;
                 let (a, b, start) = (values(&a)?, values(&b)?, values(&start)?);
@@ -175,9 +175,17 @@ fn codes_are_the_nearest_of_their_table() -> Result<()> {
     };
     for device in devices() {
         let var = Var::zeros(LONG, DType::F32, device)?;
-        let mut eight = adamw(&[var.clone()], Moments::EightBit, Rounding::Nearest)?;
+        let mut eight = adamw(
+            std::slice::from_ref(&var),
+            Moments::EightBit,
+            Rounding::Nearest,
+        )?;
         let other = Var::zeros(LONG, DType::F32, device)?;
-        let mut floats = adamw(&[other.clone()], Moments::F32, Rounding::Nearest)?;
+        let mut floats = adamw(
+            std::slice::from_ref(&other),
+            Moments::F32,
+            Rounding::Nearest,
+        )?;
         run(&mut eight, &var, 1)?;
         run(&mut floats, &other, 1)?;
         let (eight, floats) = (eight.state()?, floats.state()?);
@@ -219,7 +227,11 @@ fn a_nan_does_not_leave_its_block() -> Result<()> {
     for device in devices() {
         for bad in [f32::NAN, f32::INFINITY] {
             let var = Var::ones(LONG, DType::F32, device)?;
-            let mut adam = adamw(&[var.clone()], Moments::EightBit, Rounding::Nearest)?;
+            let mut adam = adamw(
+                std::slice::from_ref(&var),
+                Moments::EightBit,
+                Rounding::Nearest,
+            )?;
             let mut grad = vec![1f32; LONG];
             grad[300] = bad;
             adam.step(&store([(&var, &Tensor::new(grad, device)?)]))?;
@@ -239,7 +251,11 @@ fn a_nan_does_not_leave_its_block() -> Result<()> {
 #[test]
 fn eight_bit_updates_are_bounded_where_gradients_end() -> Result<()> {
     let var = Var::zeros(LONG, DType::F32, &Device::Cpu)?;
-    let mut adam = adamw(&[var.clone()], Moments::EightBit, Rounding::Nearest)?;
+    let mut adam = adamw(
+        std::slice::from_ref(&var),
+        Moments::EightBit,
+        Rounding::Nearest,
+    )?;
     // 1 beside 1e-5: its square is a ten billionth of the block's largest.
     let first: Vec<f32> = (0..LONG)
         .map(|i| if i % 256 == 0 { 1.0 } else { 1e-5 })

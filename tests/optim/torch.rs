@@ -86,7 +86,7 @@ fn the_mean_of_bf16_gradients_is_that_of_f32() -> Result<()> {
     for device in devices() {
         let torch = load(device)?;
         let var = Var::zeros(33, DType::BF16, device)?;
-        let mut sum = GradAccumulator::new(&[var.clone()])?;
+        let mut sum = GradAccumulator::new(std::slice::from_ref(&var))?;
         for i in 0..4 {
             sum.add(&store([(&var, &torch[&format!("mean.grad_{i}")])]))?;
         }
