@@ -8,7 +8,7 @@ use std::time::Instant;
 
 const ROUNDS: usize = 15;
 
-/// A step of one of the optimisers.
+/// A step of an optimiser.
 type Run = Box<dyn FnMut() -> Result<()>>;
 
 fn main() -> Result<()> {

@@ -215,7 +215,8 @@ template <typename T, typename R>
         theta = R::load((device const T*)param, (device const float*)master, i, p.step);
         theta = updated(theta, load_grad(grad, i, p.step), m, v, p.step.c);
     }
-    // The reductions have barriers between the reads of the scales above and their writes below.
+    // All threads have read the scales before one writes them.
+    threadgroup_barrier(mem_flags::mem_device);
     float m_largest = tg_max(largest4(m), scratch, lane, simdgroup, simdgroups);
     float v_largest = tg_max(largest4(v), scratch, lane, simdgroup, simdgroups);
     float m_factor = factor_of(m_largest);

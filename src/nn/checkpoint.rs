@@ -157,7 +157,8 @@ where
         let grads = (y * grad.detach())?.sum_all()?.backward()?;
         let of_leaf = |leaf: &Tensor| match grads.get(leaf) {
             None if leaf.track_op() => leaf.zeros_like().map(Some),
-            grad => Ok(grad.cloned()),
+            // Candle's gradients are results of the tensors that they were made from, and would keep the whole graph.
+            grad => Ok(grad.map(Tensor::detach)),
         };
         leaves.iter().chain(vars).map(of_leaf).collect()
     }

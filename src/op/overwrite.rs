@@ -76,6 +76,9 @@ fn before<'a, S>(target: ArgMut<'a, S>, held: &'a mut [ArgMut<'_, S>]) -> Vec<Ar
     [target].into_iter().chain(held).collect()
 }
 
+/// What is done with a target and the source.
+type Both<'a, S> = &'a mut dyn FnMut(ArgMut<S>, Arg<S>) -> Result<()>;
+
 /// A storage that in-place ops lock.
 pub(crate) trait Lockable: KernelStorage {
     fn lock(
@@ -87,12 +90,9 @@ pub(crate) trait Lockable: KernelStorage {
         name: &'static str,
         target: &Tensor,
         source: &Tensor,
-        f: WithBoth<'_, Self>,
+        f: Both<'_, Self>,
     ) -> Result<()>;
 }
-
-/// What is done with a locked target and a locked source.
-type WithBoth<'f, S> = &'f mut dyn FnMut(ArgMut<S>, Arg<S>) -> Result<()>;
 
 /// An in-place op that hands the storages which Candle has locked for it to a function.
 struct Locked<F> {
@@ -104,7 +104,7 @@ struct Locked<F> {
 macro_rules! lockable {
     ($storage:ty, $fwd:ident, $lock:ident, $lock_both:ident, { $($rest1:tt)* }, { $($rest2:tt)* }) => {
         type $lock<'a> = Locked<&'a mut dyn FnMut(ArgMut<$storage>) -> Result<()>>;
-        type $lock_both<'a> = Locked<WithBoth<'a, $storage>>;
+        type $lock_both<'a> = Locked<Both<'a, $storage>>;
 
         impl InplaceOp1 for $lock<'_> {
             fn name(&self) -> &'static str {
@@ -139,7 +139,7 @@ macro_rules! lockable {
                 name: &'static str,
                 target: &Tensor,
                 source: &Tensor,
-                f: WithBoth<'_, Self>,
+                f: Both<'_, Self>,
             ) -> Result<()> {
                 let f = RefCell::new(f);
                 target.inplace_op2(source, &$lock_both { name, f })

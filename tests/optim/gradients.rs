@@ -53,7 +53,8 @@ fn the_norm_is_over_all_gradients() -> Result<()> {
                     _ => 8e-3,
                 };
                 for (var, grad) in vars.iter().zip(&before) {
-                    let want = (grad.to_dtype(DType::F64)? * factor)?.to_dtype(dtype)?;
+                    let want = (grad.to_device(&Device::Cpu)?.to_dtype(DType::F64)? * factor)?
+                        .to_dtype(dtype)?;
                     close(store.get(var).expect("a gradient"), &want, bound)?;
                 }
             }

@@ -135,8 +135,12 @@ impl GradAccumulator {
                     } else {
                         DType::F32
                     };
-                    // A copy in any case: the sum is overwritten.
-                    *sum = Some(grad.detach().to_dtype(wide)?.force_contiguous()?);
+                    *sum = Some(match grad.elem_count() {
+                        // Candle's cast of nothing panics on Metal.
+                        0 => Tensor::zeros(grad.shape(), wide, grad.device())?,
+                        // A copy in any case: the sum is overwritten.
+                        _ => grad.detach().to_dtype(wide)?.force_contiguous()?,
+                    });
                 }
             }
         }

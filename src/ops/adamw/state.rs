@@ -27,21 +27,27 @@ impl State {
             DType::F64 => DType::F64,
             _ => DType::F32,
         };
-        let state = State {
-            floats: Tensor::zeros(0, dtype, device)?,
-            codes: match eight_bits {
-                true => Some(Tensor::zeros(2 * count, DType::U8, device)?),
-                false => None,
-            },
+        let moment = if eight_bits {
+            count.div_ceil(BLOCK)
+        } else {
+            count
+        };
+        let master = if has_master { count } else { 0 };
+        let floats = Tensor::zeros(2 * moment + master, dtype, device)?;
+        if master > 0 {
+            let param = param.detach().flatten_all()?.to_dtype(dtype)?;
+            floats.slice_set(&param.contiguous()?, 0, 2 * moment)?;
+        }
+        let codes = match eight_bits {
+            true => Some(Tensor::zeros(2 * count, DType::U8, device)?),
+            false => None,
+        };
+        Ok(State {
+            floats,
+            codes,
             has_master,
             count,
-        };
-        let floats = Tensor::zeros(state.parts_len(), dtype, device)?;
-        if has_master && count > 0 {
-            let master = param.detach().flatten_all()?.to_dtype(dtype)?;
-            floats.slice_set(&master.contiguous()?, 0, state.parts_len() - count)?;
-        }
-        Ok(State { floats, ..state })
+        })
     }
 
     /// Elements of a moment among the floats: its values or its scales.
@@ -50,10 +56,6 @@ impl State {
             Some(_) => self.count.div_ceil(BLOCK),
             None => self.count,
         }
-    }
-
-    fn parts_len(&self) -> usize {
-        2 * self.moment_len() + if self.has_master { self.count } else { 0 }
     }
 
     /// How many tensors the floats hold, one behind the other.
