@@ -103,6 +103,7 @@ fn reduce_blocks<J: JoinRows, I: Element, O: Element>(
                     out: Shared::new(out.get().add(at * inner + tile)),
                     rows: block.min(n - row),
                     stride: inner,
+                    adjacent: inner == cols,
                     cols,
                     scale,
                     joined_by: PhantomData,
@@ -129,6 +130,8 @@ pub unsafe fn sum_rows<T: Element>(x: &[f32], stride: usize, cols: usize, out: *
             out: Shared::new(unsafe { out.get().add(tile) }),
             rows,
             stride,
+            // The sums of a column are the same bits however many columns stand beside it.
+            adjacent: false,
             cols,
             scale: 1.0,
             joined_by: PhantomData,
@@ -161,6 +164,8 @@ struct ReduceRows<'a, J, I, O> {
     out: Shared<O>,
     rows: usize,
     stride: usize,
+    /// Whether rows may be joined as longer ones, being all there is between their first and their last element.
+    adjacent: bool,
     cols: usize,
     scale: f32,
     joined_by: PhantomData<J>,
@@ -173,8 +178,7 @@ impl<J: JoinRows, I: Element, O: Element> ReduceRows<'_, J, I, O> {
         /// Of the longer rows that are made of short ones.
         const WIDTH: usize = 16 * MAX_LANES;
         let taken = WIDTH / self.cols.max(1);
-        let adjacent = self.cols == self.stride;
-        match adjacent && self.cols < LONG_ENOUGH && self.rows >= 2 * taken {
+        match self.adjacent && self.cols < LONG_ENOUGH && self.rows >= 2 * taken {
             true => taken,
             false => 1,
         }

@@ -39,7 +39,7 @@ const NAME: &str = "mixed_matmul";
 /// # candle_core::Result::Ok(())
 /// ```
 pub fn mixed_matmul(x: &Tensor, w: &Quantized, bias: Option<&Tensor>) -> Result<Tensor> {
-    mixed_matmul_with(x, w, bias, Activations::Exact)
+    product(NAME, x, w, bias, Activations::Exact)
 }
 
 /// [`mixed_matmul()`] of activations that may be rounded to 8 bits first, which is faster on CPUs; see [`Activations`].
@@ -61,12 +61,23 @@ pub fn mixed_matmul_with(
     bias: Option<&Tensor>,
     activations: Activations,
 ) -> Result<Tensor> {
+    product("mixed_matmul_with", x, w, bias, activations)
+}
+
+/// [`mixed_matmul_with()`] on behalf of the function `name`.
+fn product(
+    name: &'static str,
+    x: &Tensor,
+    w: &Quantized,
+    bias: Option<&Tensor>,
+    activations: Activations,
+) -> Result<Tensor> {
     let weight = w.clone();
     let op = MixedMatmul {
         weight,
         activations,
     };
-    packed::apply(NAME, op, w, x, bias)
+    packed::apply(name, op, w, x, bias)
 }
 
 pub(crate) fn check_weight(op: &str, w: &Quantized) -> Result<()> {

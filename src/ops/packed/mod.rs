@@ -93,12 +93,19 @@ fn empty_product(x: &Tensor, w: &Quantized, bias: Option<&Tensor>) -> Result<Ten
 }
 
 /// The tensors of a weight as kernels take them.
-#[derive(Clone, Copy)]
 pub(crate) struct WeightArgs<'a, S> {
     pub codes: Arg<'a, S>,
     pub scales: Arg<'a, S>,
     pub offsets: Option<Arg<'a, S>>,
 }
+
+impl<S> Clone for WeightArgs<'_, S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<S> Copy for WeightArgs<'_, S> {}
 
 impl<'a, S> WeightArgs<'a, S> {
     fn new(args: &[Arg<'a, S>]) -> Self {
