@@ -22,13 +22,19 @@ pub(crate) const BLOCK: usize = 256;
 /// A magnitude's code, and from 129 on those of negative numbers, for the first moment.
 const LARGEST_SIGNED: usize = 128;
 
-/// The magnitudes of one moment's codes.
+/// The values of one moment's codes. Arrays of fixed lengths, so that no index needs a check, and no branches: half of them
+/// would be predicted wrongly.
 pub(crate) struct Table {
     /// In ascending order, from 0 to 1.
+    #[cfg(any(feature = "metal", test))]
     pub magnitudes: Vec<f32>,
+    /// The value of each code.
+    pub values: [f32; 256],
+    /// Between a magnitude and the next; infinite behind the last.
+    middles: [f32; 256],
     /// For the upper 16 bits of a float, the code of the smallest float that begins with them; a float with these bits has this
     /// code or the next.
-    first: Vec<u8>,
+    first: [u8; (HIGHEST - LOWEST) as usize + 1],
 }
 
 /// The upper 16 bits of 2⁻²⁴, below which every magnitude has code 0, and of 1.
@@ -58,13 +64,28 @@ impl Table {
             magnitudes.extend((0..count).map(|i| value(i) as f32));
         }
         magnitudes.push(1.0);
-        let first = (LOWEST..=HIGHEST).map(|upper| {
-            let smallest = f32::from_bits(upper << 16);
-            let middles = magnitudes.windows(2).map(|pair| middle(pair[0], pair[1]));
-            middles.take_while(|&middle| smallest > middle).count() as u8
+        let value = |code: usize| match magnitudes.get(code) {
+            Some(&magnitude) => magnitude,
+            None => -magnitudes[code - LARGEST_SIGNED],
+        };
+        let mut middles = [f32::INFINITY; 256];
+        for (middle, pair) in middles.iter_mut().zip(magnitudes.windows(2)) {
+            *middle = 0.5 * (pair[0] + pair[1]);
+        }
+        let first = std::array::from_fn(|i| {
+            let smallest = f32::from_bits((LOWEST + i as u32) << 16);
+            middles
+                .iter()
+                .take_while(|&&middle| smallest > middle)
+                .count() as u8
         });
-        let first = first.collect();
-        Table { magnitudes, first }
+        Table {
+            values: std::array::from_fn(value),
+            middles,
+            first,
+            #[cfg(any(feature = "metal", test))]
+            magnitudes,
+        }
     }
 
     /// The code of the magnitude that is nearest to x, in [0, 1]; of two that are as near, the smaller.
@@ -72,41 +93,17 @@ impl Table {
     pub(crate) fn nearest(&self, x: f32) -> u8 {
         let upper = (x.to_bits() >> 16).clamp(LOWEST, HIGHEST) - LOWEST;
         let code = self.first[upper as usize];
-        // The last code has no next one.
-        let next = usize::from(code) + 1;
-        match next < self.magnitudes.len()
-            && x > middle(self.magnitudes[next - 1], self.magnitudes[next])
-        {
-            true => code + 1,
-            false => code,
-        }
+        code + u8::from(x > self.middles[usize::from(code)])
     }
-}
-
-#[inline(always)]
-fn middle(a: f32, b: f32) -> f32 {
-    0.5 * (a + b)
 }
 
 /// The code of x in [−1, 1].
 #[inline(always)]
 pub(crate) fn encode_signed(table: &Table, x: f32) -> u8 {
-    let code = table.nearest(x.abs());
-    match x < 0.0 && code > 0 {
-        // −1 has no code of its own.
-        true => code.min(LARGEST_SIGNED as u8 - 1) + LARGEST_SIGNED as u8,
-        false => code,
-    }
-}
-
-/// The value of a code of the first moment.
-#[inline(always)]
-pub(crate) fn decode_signed(table: &Table, code: u8) -> f32 {
-    let code = usize::from(code);
-    match code > LARGEST_SIGNED {
-        true => -table.magnitudes[code - LARGEST_SIGNED],
-        false => table.magnitudes[code],
-    }
+    let (code, negative) = (table.nearest(x.abs()), u8::from(x < 0.0));
+    // −1 has no code of its own, and −0 is 0.
+    let code = code.min(LARGEST_SIGNED as u8 - negative);
+    code + LARGEST_SIGNED as u8 * (negative & u8::from(code > 0))
 }
 
 /// The code of x in [0, 1]; 0 for 0 alone.
@@ -134,9 +131,8 @@ mod tests {
     use super::*;
 
     fn slow(table: &Table, x: f32) -> u8 {
-        let middles = table.magnitudes.windows(2);
-        let middles = middles.map(|pair| middle(pair[0], pair[1]));
-        middles.filter(|&middle| x > middle).count() as u8
+        let pairs = table.magnitudes.windows(2);
+        pairs.filter(|pair| x > 0.5 * (pair[0] + pair[1])).count() as u8
     }
 
     #[test]
@@ -147,9 +143,9 @@ mod tests {
             (129, 256)
         );
         for code in 0..=255u8 {
-            let value = decode_signed(signed, code);
+            let value = signed.values[usize::from(code)];
             assert_eq!(encode_signed(signed, value), code, "{value}");
-            let value = unsigned.magnitudes[usize::from(code)];
+            let value = unsigned.values[usize::from(code)];
             assert_eq!(encode_unsigned(unsigned, value), code, "{value}");
         }
         // −1 is the one value of the block's largest that has no code.

@@ -287,8 +287,8 @@ unsafe fn decode(
     // SAFETY: the caller's contract.
     unsafe {
         for i in 0..n.min(BLOCK) {
-            ms[i] = codes::decode_signed(signed, *codes[0].add(i)) * *scales[0];
-            vs[i] = unsigned.magnitudes[usize::from(*codes[1].add(i))] * *scales[1];
+            ms[i] = signed.values[usize::from(*codes[0].add(i))] * *scales[0];
+            vs[i] = unsigned.values[usize::from(*codes[1].add(i))] * *scales[1];
         }
     }
 }
