@@ -239,13 +239,9 @@ template <typename T, typename R>
     }
 }
 
-#define FOR_16_BITS(fn, name, R) \
-    KERNEL(name "_f16", fn<half, R>) \
-    KERNEL_BF16(name "_bf16", fn<bfloat, R>)
-
 FOR_DTYPES_WITH(adamw_floats, "adamw_floats_nearest", Nearest)
-FOR_16_BITS(adamw_floats, "adamw_floats_chance", Chance)
-FOR_16_BITS(adamw_floats, "adamw_floats_master", Master)
+FOR_16_BITS_WITH(adamw_floats, "adamw_floats_chance", Chance)
+FOR_16_BITS_WITH(adamw_floats, "adamw_floats_master", Master)
 FOR_DTYPES_WITH(adamw_codes, "adamw_codes_nearest", Nearest)
-FOR_16_BITS(adamw_codes, "adamw_codes_chance", Chance)
-FOR_16_BITS(adamw_codes, "adamw_codes_master", Master)
+FOR_16_BITS_WITH(adamw_codes, "adamw_codes_chance", Chance)
+FOR_16_BITS_WITH(adamw_codes, "adamw_codes_master", Master)

@@ -159,18 +159,19 @@ template <typename T>
     store4(dx + i, left, p.aligned != 0u, d);
 }
 
+// f32 needs no kernels of its own between passes: it is the dtype of partial results.
 FOR_DTYPES_WITH(reduce_fwd, "reduce_fwd_sum_simd", Sum, Whole, false)
 FOR_DTYPES_WITH(reduce_fwd, "reduce_fwd_max_simd", Max, Whole, false)
 FOR_DTYPES_WITH(reduce_fwd, "reduce_fwd_sum", Sum, Whole, true)
-FOR_DTYPES_WITH(reduce_fwd, "reduce_fwd_sum_part", Sum, Part, true)
-FOR_DTYPES_WITH(reduce_fwd, "reduce_fwd_sum_join", Sum, Join, true)
+FOR_16_BITS_WITH(reduce_fwd, "reduce_fwd_sum_part", Sum, Part, true)
+FOR_16_BITS_WITH(reduce_fwd, "reduce_fwd_sum_join", Sum, Join, true)
 FOR_DTYPES_WITH(reduce_fwd, "reduce_fwd_max", Max, Whole, true)
-FOR_DTYPES_WITH(reduce_fwd, "reduce_fwd_max_part", Max, Part, true)
-FOR_DTYPES_WITH(reduce_fwd, "reduce_fwd_max_join", Max, Join, true)
+FOR_16_BITS_WITH(reduce_fwd, "reduce_fwd_max_part", Max, Part, true)
+FOR_16_BITS_WITH(reduce_fwd, "reduce_fwd_max_join", Max, Join, true)
 FOR_DTYPES_WITH(reduce_columns, "reduce_columns_sum", Sum, Whole)
-FOR_DTYPES_WITH(reduce_columns, "reduce_columns_sum_part", Sum, Part)
-FOR_DTYPES_WITH(reduce_columns, "reduce_columns_sum_join", Sum, Join)
+FOR_16_BITS_WITH(reduce_columns, "reduce_columns_sum_part", Sum, Part)
+FOR_16_BITS_WITH(reduce_columns, "reduce_columns_sum_join", Sum, Join)
 FOR_DTYPES_WITH(reduce_columns, "reduce_columns_max", Max, Whole)
-FOR_DTYPES_WITH(reduce_columns, "reduce_columns_max_part", Max, Part)
-FOR_DTYPES_WITH(reduce_columns, "reduce_columns_max_join", Max, Join)
+FOR_16_BITS_WITH(reduce_columns, "reduce_columns_max_part", Max, Part)
+FOR_16_BITS_WITH(reduce_columns, "reduce_columns_max_join", Max, Join)
 FOR_DTYPES(reduce_bwd_max, "reduce_bwd_max")

@@ -26,6 +26,11 @@ using namespace metal;
     KERNEL(name "_f16", fn<half, __VA_ARGS__>) \
     KERNEL_BF16(name "_bf16", fn<bfloat, __VA_ARGS__>)
 
+// The same for the dtypes that are not computed in.
+#define FOR_16_BITS_WITH(fn, name, ...) \
+    KERNEL(name "_f16", fn<half, __VA_ARGS__>) \
+    KERNEL_BF16(name "_bf16", fn<bfloat, __VA_ARGS__>)
+
 // fn<T, Act> as name_<act>_<dtype>.
 #define FOR_ACTS(fn, name) \
     FOR_DTYPES_WITH(fn, name "_identity", Identity) \
