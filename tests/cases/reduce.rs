@@ -65,7 +65,12 @@ const DIMS: Grid = &[
     &[1, 400, 1, 3],
 ];
 /// As [`DIMS`], the smallest first: the slope by differences is only right where no maximum is there twice.
-const MAXIMA: Grid = &[&[2, 2, 1, 2], &[1, 1, 1, 1], &[2, 300, 3, 7], &[3, 7, 20, 33]];
+const MAXIMA: Grid = &[
+    &[2, 2, 1, 2],
+    &[1, 1, 1, 1],
+    &[2, 300, 3, 7],
+    &[3, 7, 20, 33],
+];
 /// Those of a convolutional model, channels first or last.
 const IMAGES: [Measured; 2] = [
     size("16x384x14x14", &[16, 384, 14, 14]).run(ALL).quick(),
@@ -94,8 +99,12 @@ fn over_dims() -> Vec<OpCase> {
         case("mean_of_pixels", mean, Reduction::Mean, &[2, 3]),
         case("mean_over_channels", mean, Reduction::Mean, &[1]),
         case("max_over_channels", max, Reduction::Max, &[1]).grid(MAXIMA),
-        case("max_of_pixels", max, Reduction::Max, &[2, 3]).grid(MAXIMA).sizes([]),
-        case("max_of_channels", max, Reduction::Max, &[0, 2, 3]).grid(MAXIMA).sizes([]),
+        case("max_of_pixels", max, Reduction::Max, &[2, 3])
+            .grid(MAXIMA)
+            .sizes([]),
+        case("max_of_channels", max, Reduction::Max, &[0, 2, 3])
+            .grid(MAXIMA)
+            .sizes([]),
     ]
 }
 
