@@ -12,8 +12,8 @@ use crate::op::{Arg, ArgMut};
 use candle_core::{CpuStorage, Result};
 use std::ops::Range;
 
-/// Elements that are added up in f32.
-const PART: usize = 4096;
+/// Elements that are added up in f32. With 4096, NEON's four lanes have lost 3e-6 of a sum.
+const PART: usize = 512;
 
 pub fn sum_squares((x, l): Arg<CpuStorage>) -> Result<f64> {
     with_float!(NAME, x, |x: &[T]| {
