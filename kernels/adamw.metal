@@ -65,7 +65,7 @@ struct Master {
 template <typename T>
 inline float rounded_by_chance(float x, uint word);
 
-// Numbers of which only an infinity is left, infinities and NaNs go to the store as they are.
+// A number beyond the largest finite one of T, an infinity and a NaN are returned as they are: the store rounds them.
 template <>
 inline float rounded_by_chance<half>(float x, uint word) {
     float size = fabs(x);

@@ -159,10 +159,10 @@ template <typename T>
     store4(dx + i, left, p.aligned != 0u, d);
 }
 
-// f32 needs no kernels of its own between passes: it is the dtype of partial results.
 FOR_DTYPES_WITH(reduce_fwd, "reduce_fwd_sum_simd", Sum, Whole, false)
 FOR_DTYPES_WITH(reduce_fwd, "reduce_fwd_max_simd", Max, Whole, false)
 FOR_DTYPES_WITH(reduce_fwd, "reduce_fwd_sum", Sum, Whole, true)
+// Partial results are f32, so that the first and the second pass of an f32 tensor are the kernels of a whole one.
 FOR_16_BITS_WITH(reduce_fwd, "reduce_fwd_sum_part", Sum, Part, true)
 FOR_16_BITS_WITH(reduce_fwd, "reduce_fwd_sum_join", Sum, Join, true)
 FOR_DTYPES_WITH(reduce_fwd, "reduce_fwd_max", Max, Whole, true)

@@ -67,7 +67,7 @@ fn restless() -> ! {
     }
 }
 
-/// One model that generates, and one of which several threads have a copy; the weights are shared.
+/// The model that generates tokens, and the one that several threads run at once, each with a clone that shares the weights.
 macro_rules! speeds {
     ($library:ident) => {{
         let mut generates = $library::model::Model::new(4)?;

@@ -252,7 +252,7 @@ impl<J: JoinRows, I: Element, O: Element> Kernel for ReduceRows<'_, J, I, O> {
     }
 }
 
-/// Joins four rows with what is there, which is loaded and stored once. A column is joined in the same order in a whole
+/// Joins four rows with the accumulators, which are loaded and stored once. A column is joined in the same order in a whole
 /// vector and in the last, partial one: its sum must not depend on how many columns stand beside it.
 struct JoinFour<J, I>(JoinFew<J, I>);
 
@@ -285,7 +285,7 @@ impl<J: JoinRows, I: Element> Pieces for JoinFour<J, I> {
     }
 }
 
-/// Joins the last one, two or three rows with what is there.
+/// Joins the last one, two or three rows with the accumulators.
 struct JoinFew<J, I> {
     x: *const I,
     stride: usize,

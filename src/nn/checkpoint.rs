@@ -131,7 +131,7 @@ struct Again<F> {
     f: F,
     /// How many of the arguments are f's inputs; the others are the variables that it has found for itself.
     inputs: usize,
-    /// The tensors of the first run, all of which f must have made.
+    /// The tensors of the first run. The function f must have made all of them.
     nodes: HashSet<TensorId>,
     vars: HashSet<TensorId>,
 }

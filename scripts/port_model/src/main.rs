@@ -59,7 +59,7 @@ fn read(path: &Path) -> Result<String, String> {
     fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))
 }
 
-/// All Rust files of a folder but those that Cargo built.
+/// All Rust files of a folder, without its `target` folders, which Cargo writes.
 fn sources(path: &Path, out: &mut Vec<PathBuf>) -> Result<(), String> {
     if !path.is_dir() {
         out.push(path.to_path_buf());

@@ -50,7 +50,8 @@ pub trait ByteSimd: Copy {
     /// # Safety
     /// `p` is valid for reads of four bytes.
     unsafe fn repeat_four(self, p: *const u8) -> Self::V;
-    /// Writes vectors of which number i has lane i of a vector of each row: the first `LANES` rows, from byte `at` on.
+    /// Transposes the first `LANES` rows: reads a vector of each row, from byte `at` on, and writes as many vectors. Vector i holds lane i
+    /// of every row's vector.
     ///
     /// # Safety
     /// Each of these rows is valid for reads of `WIDTH` bytes from byte `at` on, and `to` for writes of `LANES` vectors.

@@ -65,7 +65,7 @@ impl GradAccumulator {
         self.add_those(grads)
     }
 
-    /// Adds the gradients of a pass that does not reach all variables, and returns the numbers of those that it has not reached. They
+    /// Adds the gradients of a pass that does not reach all variables, and returns the numbers of the variables that it has not reached. They
     /// count as zeros in the mean; a variable that no pass has reached has no gradient in the end.
     #[must_use = "these variables got no gradient"]
     pub fn add_found(&mut self, grads: &GradStore) -> Result<Vec<usize>> {

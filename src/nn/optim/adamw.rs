@@ -42,7 +42,7 @@ pub struct AdamW {
     options: AdamWOptions,
 }
 
-/// A variable and what is kept of it.
+/// A variable, and the state that the optimiser keeps for it.
 #[derive(Debug)]
 pub(super) struct Variable {
     /// Of its tensors in a saved state.
