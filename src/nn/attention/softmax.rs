@@ -1,5 +1,6 @@
 //! Attention with the arguments of its composed form: keys already transposed, and an additive mask of any rank.
 
+use crate::ops::attention::MAX_DIM;
 use crate::ops::{self, AttentionConfig};
 use candle_core::{Result, Tensor};
 
@@ -43,9 +44,6 @@ pub fn softmax_attention(
     let mask = mask.map(heads).transpose()?;
     ops::attention(&heads(q)?, &heads(&k)?, &heads(v)?, &config(mask))?.squeeze(0)
 }
-
-/// The widest head that [`ops::attention()`] takes.
-const MAX_DIM: usize = 512;
 
 fn is_attention(q: &Tensor, kt: &Tensor, v: &Tensor, mask: Option<&Tensor>) -> bool {
     let rank = q.rank();

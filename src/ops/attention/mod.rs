@@ -37,6 +37,7 @@ mod reference;
 
 pub use codes::{attention_codes, AttentionCodes};
 pub use config::{AttentionConfig, AttentionDropout, AttentionLayout, PackedSequences};
+pub(crate) use geometry::MAX_DIM;
 pub use reference::reference;
 
 use crate::check;
