@@ -3,13 +3,13 @@
 //!
 //!     cargo run --release --example attention_speed
 
-use candle_core::utils::get_num_threads;
+mod bandwidth;
+
+use bandwidth::time_of_pass;
 use candle_core::{DType, Device, Result, Tensor};
 use candle_fused::nn::kv_cache::{FixedKvCache, FixedKvConfig};
 use candle_fused::ops::{attention, AttentionConfig};
 use std::hint::black_box;
-use std::sync::{Arc, Barrier};
-use std::thread;
 use std::time::{Duration, Instant};
 
 const HEADS: usize = 32;
@@ -36,53 +36,6 @@ fn time(mut call: impl FnMut() -> Result<()>) -> Result<f64> {
     Ok(times[times.len() / 2])
 }
 
-/// The sum of all words, in eight independent sums of vectors.
-fn read(words: &[u64]) -> u64 {
-    let mut sums = [0u64; 64];
-    let (blocks, rest) = words.as_chunks::<64>();
-    for block in blocks {
-        for (sum, word) in sums.iter_mut().zip(block) {
-            *sum = sum.wrapping_add(*word);
-        }
-    }
-    let rest = rest.iter().fold(0u64, |sum, word| sum.wrapping_add(*word));
-    sums.iter().fold(rest, |sum, n| sum.wrapping_add(*n))
-}
-
-/// Milliseconds of a pass over as many bytes, shared by all threads, the median of 200 rounds: of a sum, or of a copy.
-fn time_of_pass(bytes: usize, copies: bool) -> f64 {
-    let threads = get_num_threads();
-    let words = Arc::new(vec![1u64; bytes / 8]);
-    let barrier = Arc::new(Barrier::new(threads));
-    let share = words.len().div_ceil(threads);
-    let work = |i: usize| {
-        let (words, barrier) = (words.clone(), barrier.clone());
-        move || {
-            let part = &words[i * share..words.len().min((i + 1) * share)];
-            let mut copy = part.to_vec();
-            let mut times = Vec::new();
-            for _ in 0..200 {
-                barrier.wait();
-                let start = Instant::now();
-                match copies {
-                    true => black_box(&mut copy).copy_from_slice(black_box(part)),
-                    false => drop(black_box(read(black_box(part)))),
-                }
-                barrier.wait();
-                times.push(start.elapsed().as_secs_f64() * 1e3);
-            }
-            times.sort_by(f64::total_cmp);
-            times[100]
-        }
-    };
-    let others: Vec<_> = (1..threads).map(|i| thread::spawn(work(i))).collect();
-    let time = work(0)();
-    for other in others {
-        let _ = other.join();
-    }
-    time
-}
-
 fn main() -> Result<()> {
     let causal = AttentionConfig {
         causal: true,
@@ -107,7 +60,7 @@ fn main() -> Result<()> {
         cache.append(&token, &token)?;
         let q = normal(&[1, HEADS, 1, DIM])?.to_dtype(dtype)?;
         let ms = time(|| cache.attend(&q, &causal).map(drop))?;
-        let [read, copy] = [false, true].map(|copies| time_of_pass(cache.bytes(), copies));
+        let [read, copy] = [false, true].map(|copies| time_of_pass(cache.bytes(), copies, 200));
         let share = |pass: f64| 100.0 * pass / ms;
         println!(
             "{name:10} {ms:9.3} {read:9.3} {:7.0} % {copy:9.3} {:7.0} %",

@@ -1,7 +1,11 @@
-//! How fast linear layers run, as a share of what the cores can multiply and add: `cargo run --release --example products`.
+//! How fast linear layers run, as a share of what the cores can multiply and add; for one row, as a share of what they can read:
+//! `cargo run --release --example products`.
 //!
-//! Arguments are words that a line must contain, such as `bf16` or `384->1536`.
+//! Arguments are words that a line must contain, such as `bf16`, `384->1536` or `1 row`.
 
+mod bandwidth;
+
+use bandwidth::time_of_pass;
 use candle_core::{DType, Device, Result, Tensor};
 use candle_fused::ops::linear;
 use std::hint::black_box;
@@ -21,8 +25,24 @@ const SHAPES: &[(usize, usize, &[usize])] = &[
     (5632, 2048, &[16, 128, 512]),
 ];
 
+/// `(in, out)` of layers that one row goes through, as when a model writes one token after the other.
+const ONE_ROW: &[(usize, usize)] = &[
+    (896, 128),
+    (640, 2048),
+    (1024, 1024),
+    (1024, 3072),
+    (2816, 1024),
+    (1024, 32000),
+    (4096, 4096),
+    (4096, 14336),
+];
+
+/// So many weights of a shape are read in turn, together too large for any cache.
+const WEIGHT_BYTES: usize = 384 << 20;
+
 fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
+    one_row(&words)?;
     let threads = candle_core::utils::get_num_threads();
     let peak = peak_of_a_core() * threads as f64;
     println!("{threads} threads, {peak:.0} GFLOP/s in f32 at most");
@@ -45,6 +65,40 @@ fn main() -> Result<()> {
                     seconds * 1e6
                 );
             }
+        }
+    }
+    Ok(())
+}
+
+/// One row through each of many equal layers.
+fn one_row(words: &[String]) -> Result<()> {
+    let mut read = None;
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        for &(inputs, outputs) in ONE_ROW {
+            let line = format!("{:4} {inputs}->{outputs} 1 row", dtype.as_str());
+            if !words.iter().all(|word| line.contains(word)) {
+                continue;
+            }
+            let bytes = inputs * outputs * dtype.size_in_bytes();
+            let x = Tensor::randn(0f32, 1.0, (1, inputs), &Device::Cpu)?.to_dtype(dtype)?;
+            let weight = Tensor::randn(0f32, 1.0, (outputs, inputs), &Device::Cpu)?;
+            let layers = (0..WEIGHT_BYTES.div_ceil(bytes))
+                .map(|_| weight.to_dtype(dtype)?.copy())
+                .collect::<Result<Vec<_>>>()?;
+            let seconds = median_seconds(|| {
+                let mut y = linear(&x, &layers[0], None)?;
+                for layer in &layers[1..] {
+                    y = black_box(linear(&x, layer, None)?);
+                }
+                Ok(y)
+            })?;
+            let rate = (layers.len() * bytes) as f64 / seconds / 1e9;
+            let most = *read.get_or_insert_with(|| {
+                WEIGHT_BYTES as f64 / 1e6 / time_of_pass(WEIGHT_BYTES, false, 15)
+            });
+            let call = seconds * 1e6 / layers.len() as f64;
+            let share = 100.0 * rate / most;
+            println!("{line:30} {call:9.1} µs {rate:7.1} GB/s {share:4.0} % of {most:.1}");
         }
     }
     Ok(())
