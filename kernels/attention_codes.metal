@@ -1,23 +1,22 @@
 // Attention over quantised keys and values: the same as parts/attention_forward.metal and parts/attention_few.metal, of rows
 // whose numbers are made of codes as they are read.
 
-struct AttentionCodeParams {
-    // Strides of batch rows, heads and places in the sequence, in elements. Those of codes are AttentionParams' own, in bytes.
-    ulong k_scales[3];
-    ulong k_offsets[3];
-    ulong v_scales[3];
-    ulong v_offsets[3];
+// How the codes of keys, or of values, are stored. Their own strides are in AttentionParams, in bytes.
+struct AttentionCodeRows {
+    // Strides of batch rows, heads and places in the sequence, in elements.
+    ulong scales[3];
+    uint group;         // numbers that share a scale
+    uint shift;         // log2 of the group, or 32 if it is no power of two
+    ulong offsets[3];
+    uint kind;          // of offsets: 0 none, 1 zero points, 2 biases
+    uint flip;          // bits of a code that are inverted, for two's complement
     uint bits;          // of a code: 4 or 8
-    uint k_group;       // numbers that share a scale
-    uint v_group;
-    uint k_shift;       // log2 of the group, or 32 if it is no power of two
-    uint v_shift;
-    uint k_flip;        // bits of a code that are inverted, for two's complement
-    uint v_flip;
-    uint k_kind;        // of offsets: 0 none, 1 zero points, 2 biases
-    uint v_kind;
-    uint k_aligned;     // four codes may be read at once
-    uint v_aligned;
+    uint aligned;       // four codes may be read at once
+};
+
+struct AttentionCodeParams {
+    AttentionCodeRows k;
+    AttentionCodeRows v;
 };
 
 // Rows of codes of a head, with their scales and offsets: a number is (code - zero) scale + bias.
@@ -100,37 +99,36 @@ struct Codes {
     constant AttentionCodeParams* c;
 
     Rows keys(thread const Segment& s, uint kv_head, constant AttentionParams& p) const thread {
-        Rows rows;
-        rows.codes = k + s.batch * p.k[0] + kv_head * p.k[1] + s.key * p.k[2];
-        rows.scales = k_scales + s.batch * c->k_scales[0] + kv_head * c->k_scales[1] + s.key * c->k_scales[2];
-        rows.offsets = k_offsets + s.batch * c->k_offsets[0] + kv_head * c->k_offsets[1] + s.key * c->k_offsets[2];
-        rows.stride = uint(p.k[2]);
-        rows.scale_stride = uint(c->k_scales[2]);
-        rows.offset_stride = uint(c->k_offsets[2]);
-        rows.cols = p.dim;
-        rows.bits = c->bits;
-        rows.group = c->k_group;
-        rows.shift = c->k_shift;
-        rows.flip = c->k_flip;
-        rows.kind = c->k_kind;
-        rows.aligned = c->k_aligned != 0u;
-        return rows;
+        return rows(k, k_scales, k_offsets, p.k, c->k, p.dim, s, kv_head);
     }
     Rows values(thread const Segment& s, uint kv_head, constant AttentionParams& p) const thread {
+        return rows(v, v_scales, v_offsets, p.v, c->v, p.value_dim, s, kv_head);
+    }
+
+    static Rows rows(
+        device const uchar* codes,
+        device const float* scales,
+        device const float* offsets,
+        constant ulong* strides,
+        constant AttentionCodeRows& c,
+        uint cols,
+        thread const Segment& s,
+        uint kv_head
+    ) {
         Rows rows;
-        rows.codes = v + s.batch * p.v[0] + kv_head * p.v[1] + s.key * p.v[2];
-        rows.scales = v_scales + s.batch * c->v_scales[0] + kv_head * c->v_scales[1] + s.key * c->v_scales[2];
-        rows.offsets = v_offsets + s.batch * c->v_offsets[0] + kv_head * c->v_offsets[1] + s.key * c->v_offsets[2];
-        rows.stride = uint(p.v[2]);
-        rows.scale_stride = uint(c->v_scales[2]);
-        rows.offset_stride = uint(c->v_offsets[2]);
-        rows.cols = p.value_dim;
-        rows.bits = c->bits;
-        rows.group = c->v_group;
-        rows.shift = c->v_shift;
-        rows.flip = c->v_flip;
-        rows.kind = c->v_kind;
-        rows.aligned = c->v_aligned != 0u;
+        rows.codes = codes + s.batch * strides[0] + kv_head * strides[1] + s.key * strides[2];
+        rows.scales = scales + s.batch * c.scales[0] + kv_head * c.scales[1] + s.key * c.scales[2];
+        rows.offsets = offsets + s.batch * c.offsets[0] + kv_head * c.offsets[1] + s.key * c.offsets[2];
+        rows.stride = uint(strides[2]);
+        rows.scale_stride = uint(c.scales[2]);
+        rows.offset_stride = uint(c.offsets[2]);
+        rows.cols = cols;
+        rows.bits = c.bits;
+        rows.group = c.group;
+        rows.shift = c.shift;
+        rows.flip = c.flip;
+        rows.kind = c.kind;
+        rows.aligned = c.aligned != 0u;
         return rows;
     }
 };

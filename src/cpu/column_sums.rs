@@ -23,7 +23,7 @@ const TILE: usize = 1024;
 /// arguments alone.
 pub trait JoinRows: Copy + Send + Sync {
     /// Whether a column starts from the first of all its rows, instead of from 0.
-    const FROM_FIRST: bool;
+    const FROM_FIRST: bool = false;
     fn join<S: Simd>(s: S, joined: S::F, row: S::F) -> S::F;
 }
 
@@ -32,7 +32,6 @@ pub trait JoinRows: Copy + Send + Sync {
 pub struct Sum;
 
 impl JoinRows for Sum {
-    const FROM_FIRST: bool = false;
     #[inline(always)]
     fn join<S: Simd>(s: S, joined: S::F, row: S::F) -> S::F {
         s.add(joined, row)

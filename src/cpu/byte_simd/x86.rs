@@ -47,6 +47,32 @@ macro_rules! one_instruction_each {
     };
 }
 
+/// The bytes from `at` on of `$count` groups of four rows, as lanes of 32 bits; each group is transposed within each 128 bits,
+/// where vector i of the group has lane i of its four rows.
+macro_rules! transposed_fours {
+    ($s:ident.load, $rows:ident, $at:ident, $count:literal, [$low32:ident, $high32:ident, $low64:ident, $high64:ident]) => {{
+        let mut groups = [[$s.zero(); 4]; $count];
+        for (g, four) in groups.iter_mut().enumerate() {
+            let (a, b) = (
+                $s.load($rows[4 * g].add($at)),
+                $s.load($rows[4 * g + 1].add($at)),
+            );
+            let (c, d) = (
+                $s.load($rows[4 * g + 2].add($at)),
+                $s.load($rows[4 * g + 3].add($at)),
+            );
+            let (low, high) = ([$low32(a, b), $low32(c, d)], [$high32(a, b), $high32(c, d)]);
+            *four = [
+                $low64(low[0], low[1]),
+                $high64(low[0], low[1]),
+                $low64(high[0], high[1]),
+                $high64(high[0], high[1]),
+            ];
+        }
+        groups
+    }};
+}
+
 /// What AVX2 and AVX-VNNI have in common: everything but the dot products.
 macro_rules! vectors_of_32_bytes {
     () => {
@@ -60,22 +86,10 @@ macro_rules! vectors_of_32_bytes {
         unsafe fn transpose(self, rows: &[*const u8; MAX_LANES], at: usize, to: *mut u8) {
             // SAFETY: the token is made on a CPU with AVX2; the caller answers for the rows and for `to`.
             unsafe {
-                let mut halves = [[_mm256_setzero_si256(); 4]; 2];
-                for (half, four) in halves.iter_mut().enumerate() {
-                    let row = 4 * half;
-                    let a = self.load(rows[row].add(at));
-                    let b = self.load(rows[row + 1].add(at));
-                    let c = self.load(rows[row + 2].add(at));
-                    let d = self.load(rows[row + 3].add(at));
-                    let (ab, cd) = (_mm256_unpacklo_epi32(a, b), _mm256_unpacklo_epi32(c, d));
-                    let (ef, gh) = (_mm256_unpackhi_epi32(a, b), _mm256_unpackhi_epi32(c, d));
-                    *four = [
-                        _mm256_unpacklo_epi64(ab, cd),
-                        _mm256_unpackhi_epi64(ab, cd),
-                        _mm256_unpacklo_epi64(ef, gh),
-                        _mm256_unpackhi_epi64(ef, gh),
-                    ];
-                }
+                let halves = transposed_fours!(
+                    self.load, rows, at, 2,
+                    [_mm256_unpacklo_epi32, _mm256_unpackhi_epi32, _mm256_unpacklo_epi64, _mm256_unpackhi_epi64]
+                );
                 for i in 0..4 {
                     let (low, high) = (halves[0][i], halves[1][i]);
                     self.store(to.add(32 * i), _mm256_permute2x128_si256::<0x20>(low, high));
@@ -165,22 +179,18 @@ impl<const GFNI: bool> ByteSimd for Vnni512<GFNI> {
     unsafe fn transpose(self, rows: &[*const u8; MAX_LANES], at: usize, to: *mut u8) {
         // SAFETY: the token is made on a CPU with AVX-512; the caller answers for the rows and for `to`.
         unsafe {
-            let mut quarters = [[_mm512_setzero_si512(); 4]; 4];
-            for (quarter, four) in quarters.iter_mut().enumerate() {
-                let row = 4 * quarter;
-                let a = self.load(rows[row].add(at));
-                let b = self.load(rows[row + 1].add(at));
-                let c = self.load(rows[row + 2].add(at));
-                let d = self.load(rows[row + 3].add(at));
-                let (ab, cd) = (_mm512_unpacklo_epi32(a, b), _mm512_unpacklo_epi32(c, d));
-                let (ef, gh) = (_mm512_unpackhi_epi32(a, b), _mm512_unpackhi_epi32(c, d));
-                *four = [
-                    _mm512_unpacklo_epi64(ab, cd),
-                    _mm512_unpackhi_epi64(ab, cd),
-                    _mm512_unpacklo_epi64(ef, gh),
-                    _mm512_unpackhi_epi64(ef, gh),
-                ];
-            }
+            let quarters = transposed_fours!(
+                self.load,
+                rows,
+                at,
+                4,
+                [
+                    _mm512_unpacklo_epi32,
+                    _mm512_unpackhi_epi32,
+                    _mm512_unpacklo_epi64,
+                    _mm512_unpackhi_epi64
+                ]
+            );
             #[expect(clippy::needless_range_loop, reason = "four arrays at once")]
             for i in 0..4 {
                 let [p, q, r, s] = [

@@ -28,7 +28,8 @@ pub fn softmax_attention(
     mask: Option<&Tensor>,
 ) -> Result<Tensor> {
     if !is_attention(q, kt, v, mask) {
-        return composed(q, kt, v, scale, softcap, mask);
+        let scores = scores([q, kt], scale, softcap, mask)?;
+        return ops::softmax_last_dim(&scores)?.matmul(v);
     }
     let k = kt.t()?;
     let config = |mask| AttentionConfig {
@@ -70,10 +71,8 @@ fn is_attention(q: &Tensor, kt: &Tensor, v: &Tensor, mask: Option<&Tensor>) -> b
     stacked && fits && floats && masked && q.elem_count() > 0 && v.elem_count() > 0
 }
 
-fn composed(
-    q: &Tensor,
-    kt: &Tensor,
-    v: &Tensor,
+fn scores(
+    [q, kt]: [&Tensor; 2],
     scale: f64,
     softcap: Option<f64>,
     mask: Option<&Tensor>,
@@ -82,8 +81,8 @@ fn composed(
     if let Some(cap) = softcap {
         scores = ((scores / cap)?.tanh()? * cap)?;
     }
-    if let Some(mask) = mask {
-        scores = scores.broadcast_add(mask)?;
+    match mask {
+        Some(mask) => scores.broadcast_add(mask),
+        None => Ok(scores),
     }
-    ops::softmax_last_dim(&scores)?.matmul(v)
 }

@@ -1,5 +1,6 @@
 //! Gradients of several batches for one step.
 
+use super::check_gradient;
 use crate::check;
 use crate::ops::grads::{add_inplace, scale_inplace};
 use candle_core::backprop::GradStore;
@@ -113,12 +114,7 @@ impl GradAccumulator {
         let name = "GradAccumulator::add";
         for (i, var) in self.vars.iter().enumerate() {
             if let Some(grad) = grads.get(var) {
-                let (got, expected) = (grad.shape(), var.shape());
-                let message = format_args!(
-                    "got a gradient of shape {got:?} for variable {i}, expected {expected:?}"
-                );
-                check::ensure(got == expected, name, message)?;
-                check::is_float(name, grad)?;
+                check_gradient(name, i, var, grad)?;
             }
         }
         for (var, sum) in self.vars.iter().zip(&mut self.sums) {

@@ -1,9 +1,9 @@
 //! AdamW, one fused op for each variable.
 
-use super::{AdamWOptions, Moments, Optimizer, ParamsAdamW, Rounding};
+use super::{check_gradient, AdamWOptions, Moments, Optimizer, ParamsAdamW, Rounding};
 use crate::check;
 use crate::op::storage_address;
-use crate::ops::adamw::{self, adamw_steps, Coefficients, State, Step};
+use crate::ops::adamw::{self, adamw_steps, Coefficients, State, Step, Update};
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Result, Var};
 use candle_nn::VarMap;
@@ -62,26 +62,23 @@ impl Optimizer for AdamW {
         // All gradients are looked at before the first variable changes.
         for Variable { name, var, .. } in &self.vars {
             if let Some(grad) = grads.get(var) {
-                let (got, expected) = (grad.shape(), var.shape());
-                let message = format_args!(
-                    "got a gradient of shape {got:?} for variable {name}, expected {expected:?}"
-                );
-                check::ensure(got == expected, NAME, message)?;
-                check::is_float(NAME, grad)?;
+                check_gradient(NAME, name, var, grad)?;
             }
         }
         self.step_t += 1;
         let coefficients = self.coefficients();
-        let steps = self.vars.iter().enumerate().filter_map(|(i, variable)| {
-            let grad = grads.get(&variable.var)?;
-            let rounding = self.rounding(i, &variable.state);
-            let step = Step {
-                coefficients,
-                rounding,
-            };
-            Some((step, &variable.var, grad, &variable.state))
+        let updates = self.vars.iter().enumerate().filter_map(|(i, variable)| {
+            Some(Update {
+                step: Step {
+                    coefficients,
+                    rounding: self.rounding(i, &variable.state),
+                },
+                var: &variable.var,
+                grad: grads.get(&variable.var)?,
+                state: &variable.state,
+            })
         });
-        adamw_steps(NAME, &steps.collect::<Vec<_>>())
+        adamw_steps(NAME, &updates.collect::<Vec<_>>())
     }
 
     fn learning_rate(&self) -> f64 {

@@ -38,3 +38,16 @@ pub use adamw::AdamW;
 pub use candle_nn::optim::{Optimizer, ParamsAdamW, SGD};
 pub use clip::{clip_grad_norm, clip_grad_value};
 pub use options::{AdamWOptions, Moments, Rounding};
+
+use crate::check;
+use candle_core::{Result, Tensor, Var};
+use std::fmt::Display;
+
+/// Refuses a gradient that does not suit `var`, which errors call "variable `label`".
+fn check_gradient(name: &'static str, label: impl Display, var: &Var, grad: &Tensor) -> Result<()> {
+    let (got, expected) = (grad.shape(), var.shape());
+    let message =
+        format_args!("got a gradient of shape {got:?} for variable {label}, expected {expected:?}");
+    check::ensure(got == expected, name, message)?;
+    check::is_float(name, grad)
+}

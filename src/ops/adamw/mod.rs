@@ -56,14 +56,22 @@ pub(crate) struct Step {
     pub rounding: Rounding,
 }
 
-/// Changes the parameter and its state. The gradient has the parameter's shape, any layout, and any float dtype.
-pub(crate) fn adamw_step(
-    name: &'static str,
-    step: Step,
-    var: &Var,
-    grad: &Tensor,
-    state: &State,
-) -> Result<()> {
+/// A parameter, what a step does to it, and its gradient: of the parameter's shape, any layout, and any float dtype.
+pub(crate) struct Update<'a> {
+    pub step: Step,
+    pub var: &'a Var,
+    pub grad: &'a Tensor,
+    pub state: &'a State,
+}
+
+/// Changes the parameter and its state.
+pub(crate) fn adamw_step(name: &'static str, update: &Update) -> Result<()> {
+    let &Update {
+        step,
+        var,
+        grad,
+        state,
+    } = update;
     check::same_device(name, &["a variable", "its gradient"], &[var, grad])?;
     check::is_float(name, grad)?;
     check::ensure(
@@ -79,7 +87,7 @@ pub(crate) fn adamw_step(
         return Ok(());
     }
     if !check::has_kernel(var) {
-        return by_reference(name, step.coefficients, var, grad, state);
+        return by_reference(name, update);
     }
     let grad = match grad.dtype() {
         dtype if dtype == var.dtype() || dtype == DType::F32 => grad.clone(),
@@ -104,11 +112,8 @@ pub(crate) fn adamw_step(
 }
 
 /// A step of many parameters. On the CPU, small ones are shared out to threads as wholes: each is too short to be cut.
-pub(crate) fn adamw_steps(
-    name: &'static str,
-    steps: &[(Step, &Var, &Tensor, &State)],
-) -> Result<()> {
-    let is_small = |&&(_, var, grad, _): &&(Step, &Var, &Tensor, &State)| {
+pub(crate) fn adamw_steps(name: &'static str, updates: &[Update]) -> Result<()> {
+    let is_small = |&&Update { var, grad, .. }: &&Update| {
         // Gradients of another dtype are converted by Candle's pool, which takes one call at a time.
         let converted = grad.dtype() != var.dtype() && grad.dtype() != DType::F32;
         var.device().is_cpu()
@@ -116,29 +121,24 @@ pub(crate) fn adamw_steps(
             && !converted
             && !parallel::is_shared(var.elem_count(), cpu::COST)
     };
-    let mut small: Vec<_> = steps
+    let mut small: Vec<_> = updates
         .iter()
         .filter(is_small)
-        .map(|step| (step, Ok(())))
+        .map(|update| (update, Ok(())))
         .collect();
-    let elements: usize = small.iter().map(|((_, var, ..), _)| var.elem_count()).sum();
+    let elements: usize = small.iter().map(|(small, _)| small.var.elem_count()).sum();
     let cost = cpu::COST * (elements / small.len().max(1)) + cpu::CALL_COST;
-    parallel::each(&mut small, cost, |((step, var, grad, state), result)| {
-        *result = adamw_step(name, *step, var, grad, state);
+    parallel::each(&mut small, cost, |(update, result)| {
+        *result = adamw_step(name, update);
     });
     small.into_iter().try_for_each(|(_, result)| result)?;
-    let mut large = steps.iter().filter(|step| !is_small(step));
-    large.try_for_each(|(step, var, grad, state)| adamw_step(name, *step, var, grad, state))
+    let mut large = updates.iter().filter(|update| !is_small(update));
+    large.try_for_each(|update| adamw_step(name, update))
 }
 
 /// The step in plain Candle: the specification, and what runs on a device or dtype without a kernel, with moments as floats.
-fn by_reference(
-    name: &'static str,
-    c: Coefficients,
-    var: &Var,
-    grad: &Tensor,
-    state: &State,
-) -> Result<()> {
+fn by_reference(name: &'static str, update: &Update) -> Result<()> {
+    let Update { var, state, .. } = update;
     let n = var.elem_count();
     let floats = &state.floats;
     if state.codes.is_some() {
@@ -158,8 +158,14 @@ fn by_reference(
         }
         false => kept.to_dtype(floats.dtype())?,
     };
-    let grad = grad.to_dtype(floats.dtype())?;
-    let [theta, m, v] = reference(c, &theta, &grad, &part(0)?, &part(1)?)?;
+    let grad = update.grad.to_dtype(floats.dtype())?;
+    let [theta, m, v] = reference(
+        update.step.coefficients,
+        &theta,
+        &grad,
+        &part(0)?,
+        &part(1)?,
+    )?;
     let parts = [&m, &v, &theta];
     for (i, part) in parts.into_iter().take(state.parts()).enumerate() {
         floats.slice_set(&part.flatten_all()?, 0, i * n)?;

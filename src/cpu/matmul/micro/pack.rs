@@ -8,7 +8,7 @@
 //! Rows and columns beyond the end are zeros.
 
 use super::pairs;
-use super::tile::{cols_of_tile, rows_of_tile};
+use super::tile::cols_of_tile;
 use crate::cpu::element::Element;
 use crate::cpu::simd::{prefetch_to_l2, Simd, MAX_LANES};
 
@@ -143,12 +143,13 @@ pub fn columns<S: Simd, T: Element>(dim: usize) -> usize {
     }
 }
 
-/// Strips of numbers or of pairs.
+/// Strips of `width` rows, as pairs where [`pairs::suits`]: of [`rows_of_tile`](super::rows_of_tile) rows of what a product repeats in all lanes, of
+/// [`cols_of_tile`] rows of what it loads as vectors, transposed.
 ///
 /// # Safety
 /// As for [`strips`], of rows that `row(i)` points to.
 #[inline(always)]
-unsafe fn strips_of<S: Simd, T: Element>(
+pub unsafe fn strips_of<S: Simd, T: Element>(
     s: S,
     rows: usize,
     cols: usize,
@@ -172,39 +173,7 @@ unsafe fn strips_of<S: Simd, T: Element>(
     }
 }
 
-/// Strips of [`rows_of_tile`] rows: what a product repeats in all lanes. As pairs where [`pairs::suits`].
-///
-/// # Safety
-/// As for [`strips`].
-#[inline(always)]
-pub unsafe fn row_strips<S: Simd, T: Element>(
-    s: S,
-    rows: usize,
-    cols: usize,
-    row: impl Fn(usize) -> *const T,
-    out: *mut f32,
-) {
-    // SAFETY: the same contract.
-    unsafe { strips_of(s, rows, cols, rows_of_tile::<S>(), row, out) }
-}
-
-/// Strips of [`cols_of_tile`] rows: what a product loads as vectors, of a transposed matrix. As pairs where [`pairs::suits`].
-///
-/// # Safety
-/// As for [`strips`].
-#[inline(always)]
-pub unsafe fn col_strips<S: Simd, T: Element>(
-    s: S,
-    rows: usize,
-    cols: usize,
-    row: impl Fn(usize) -> *const T,
-    out: *mut f32,
-) {
-    // SAFETY: the same contract.
-    unsafe { strips_of(s, rows, cols, cols_of_tile::<S>(), row, out) }
-}
-
-/// As [`col_strips`], of rows of any source, never as pairs.
+/// Strips of [`cols_of_tile`] rows of any source, never as pairs.
 ///
 /// # Safety
 /// As for [`strips`].

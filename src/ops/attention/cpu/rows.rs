@@ -2,7 +2,10 @@
 
 use crate::cpu::element::Element;
 use crate::cpu::gather;
-use crate::cpu::matmul::micro::pack::{self, Source};
+use crate::cpu::matmul::micro::{
+    cols_of_tile,
+    pack::{self, Source},
+};
 use crate::cpu::simd::{prefetch, Simd};
 use crate::op::Arg;
 use crate::ops::attention::geometry::{Axes, Strides};
@@ -128,7 +131,7 @@ pub trait KvRows: Sync {
     /// The row exists, and has `left` > 0 numbers from `col` on.
     unsafe fn load<S: Simd>(&self, s: S, row: Self::Row, col: usize, left: usize) -> S::F;
 
-    /// Packs `len` rows of `dim` numbers as strips, as [`pack::col_strips`] does.
+    /// Packs `len` rows of `dim` numbers as strips, as [`pack::strips_of`] does with the width of a tile.
     ///
     /// # Safety
     /// The rows of the block exist, and `out` has room for them.
@@ -213,7 +216,8 @@ impl<T: Element> KvRows for Rows<'_, T> {
             head,
             first,
         } = block;
+        let (width, row) = (cols_of_tile::<S>(), |i| rows.row(batch, head, first + i));
         // SAFETY: the contract is the same.
-        unsafe { pack::col_strips(s, len, dim, |i| rows.row(batch, head, first + i), out) }
+        unsafe { pack::strips_of(s, len, dim, width, row, out) }
     }
 }

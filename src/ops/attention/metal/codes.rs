@@ -11,25 +11,26 @@ use crate::quant::{KvCodes, Levels};
 use candle_core::backend::BackendStorage;
 use candle_core::{MetalStorage, Result};
 
-/// What kernels/attention_codes.metal calls `AttentionCodeParams`.
+/// `AttentionCodeRows` of attention_codes.metal: how the codes of keys, or of values, are stored.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct CodeParams {
-    k_scales: [u64; 3],
-    k_offsets: [u64; 3],
-    v_scales: [u64; 3],
-    v_offsets: [u64; 3],
+#[derive(Clone, Copy, Debug)]
+struct CodeRows {
+    scales: [u64; 3],
+    group: u32,
+    shift: u32,
+    offsets: [u64; 3],
+    kind: u32,
+    flip: u32,
     bits: u32,
-    k_group: u32,
-    v_group: u32,
-    k_shift: u32,
-    v_shift: u32,
-    k_flip: u32,
-    v_flip: u32,
-    k_kind: u32,
-    v_kind: u32,
-    k_aligned: u32,
-    v_aligned: u32,
+    aligned: u32,
+}
+
+/// `AttentionCodeParams` of attention_codes.metal.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CodeParams {
+    k: CodeRows,
+    v: CodeRows,
 }
 
 /// The scales of keys and of values, and their offsets where they have them.
@@ -55,10 +56,29 @@ impl<'a> Scales<'a> {
         })
     }
 
-    /// Strides of the scales and of the offsets.
-    fn strides(&self) -> [[u64; 3]; 2] {
-        let offsets = self.offsets.as_ref().unwrap_or(&self.scales);
-        [self.scales.strides, offsets.strides]
+    /// Their strides, and what their `codes` stand for.
+    fn params(&self, codes: &KvCodes, bits: u32, aligned: bool) -> CodeRows {
+        let group = codes.group() as u32;
+        CodeRows {
+            scales: self.scales.strides,
+            group,
+            shift: match group.is_power_of_two() {
+                true => group.trailing_zeros(),
+                false => 32,
+            },
+            offsets: self.offsets.as_ref().unwrap_or(&self.scales).strides,
+            kind: match codes.scheme.levels {
+                Levels::ZeroPoint { .. } => 1,
+                Levels::Affine { .. } => 2,
+                _ => 0,
+            },
+            flip: match codes.scheme.levels {
+                Levels::Int8 => 128,
+                _ => 0,
+            },
+            bits,
+            aligned: u32::from(aligned),
+        }
     }
 
     fn is_near(&self) -> bool {
@@ -105,73 +125,30 @@ pub fn forward_codes(
     );
     let (k_aligned, v_aligned) = (rows.0.is_aligned(), rows.1.is_aligned());
     let mut call = Call::with_rows(&attend, geometry, &roles, rows)?;
-    let mut codes = Codes {
-        keys: Scales::new(&geometry, &keys)?,
-        values: Scales::new(&geometry, &values)?,
-        params: CodeParams::default(),
-    };
+    let (keys, values) = (
+        Scales::new(&geometry, &keys)?,
+        Scales::new(&geometry, &values)?,
+    );
     let message = "got over 2^30 rows of q or keys, or strides of 2^27 or more from token to token; expected fewer";
-    let fits = call.fits() && codes.keys.is_near() && codes.values.is_near();
+    let fits = call.fits() && keys.is_near() && values.is_near();
     check::ensure(fits, NAME, message)?;
-    let ([k_scales, k_offsets], [v_scales, v_offsets]) =
-        (codes.keys.strides(), codes.values.strides());
-    let (k, v) = (Levelled::new(&op.keys), Levelled::new(&op.values));
-    codes.params = CodeParams {
-        k_scales,
-        k_offsets,
-        v_scales,
-        v_offsets,
-        bits: op.bits().unwrap_or(8),
-        k_group: k.group,
-        v_group: v.group,
-        k_shift: k.shift,
-        v_shift: v.shift,
-        k_flip: k.flip,
-        v_flip: v.flip,
-        k_kind: k.kind,
-        v_kind: v.kind,
-        k_aligned: u32::from(k_aligned),
-        v_aligned: u32::from(v_aligned),
+    let bits = op.bits().unwrap_or(8);
+    let params = CodeParams {
+        k: keys.params(&op.keys, bits, k_aligned),
+        v: values.params(&op.values, bits, v_aligned),
+    };
+    let codes = Codes {
+        keys,
+        values,
+        params,
     };
     let mut outputs = compute(&mut call, Some(&codes), false)?.into_iter();
     let message = "got no output, expected one";
     outputs.next().ok_or_else(|| check::error(NAME, message))
 }
 
-/// What the codes of a scheme stand for.
-struct Levelled {
-    group: u32,
-    shift: u32,
-    flip: u32,
-    kind: u32,
-}
-
-impl Levelled {
-    fn new(codes: &KvCodes) -> Self {
-        let group = codes.group() as u32;
-        Levelled {
-            group,
-            shift: match group.is_power_of_two() {
-                true => group.trailing_zeros(),
-                false => 32,
-            },
-            flip: match codes.scheme.levels {
-                Levels::Int8 => 128,
-                _ => 0,
-            },
-            kind: match codes.scheme.levels {
-                Levels::ZeroPoint { .. } => 1,
-                Levels::Affine { .. } => 2,
-                _ => 0,
-            },
-        }
-    }
-}
-
 #[cfg(test)]
 crate::metal::mirror::assert_mirrors! {
-    CodeParams => "attention_codes" AttentionCodeParams {
-        k_scales, k_offsets, v_scales, v_offsets, bits, k_group, v_group, k_shift, v_shift, k_flip, v_flip, k_kind, v_kind,
-        k_aligned, v_aligned
-    }
+    CodeRows => "attention_codes" AttentionCodeRows { scales, group, shift, offsets, kind, flip, bits, aligned }
+    CodeParams => "attention_codes" AttentionCodeParams { k, v }
 }

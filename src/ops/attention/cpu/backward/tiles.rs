@@ -3,7 +3,7 @@
 use super::Backward;
 use crate::cpu::element::Element;
 use crate::cpu::math;
-use crate::cpu::matmul::micro::{pack, rows_of_tile, COLS};
+use crate::cpu::matmul::micro::{cols_of_tile, pack, rows_of_tile, COLS};
 use crate::cpu::simd::Simd;
 use crate::ops::attention::cpu::call::{Call, Query};
 use crate::ops::attention::cpu::scores::{self, Factors, KeptSlopes};
@@ -110,12 +110,12 @@ impl Tiles {
                 .row(queries[i].batch, queries[i].head, queries[i].at)
         };
         let grad = |i: usize| b.grad.row(queries[i].batch, queries[i].head, queries[i].at);
-        let n = queries.len();
+        let (n, height) = (queries.len(), rows_of_tile::<S>());
         // SAFETY: q and grad_out have a row for each query; the memory has room for `rows` of each.
         unsafe {
-            pack::row_strips(s, n, g.dim, q, self.q);
+            pack::strips_of(s, n, g.dim, height, q, self.q);
             pack::panels(s, (n, self.rows), g.dim, q, self.q_panels);
-            pack::row_strips(s, n, g.value_dim, grad, self.grad);
+            pack::strips_of(s, n, g.value_dim, height, grad, self.grad);
             pack::panels(s, (n, self.rows), g.value_dim, grad, self.grad_panels);
         }
     }
@@ -137,19 +137,17 @@ impl Tiles {
         let at = |i: usize| segment.key + first + i;
         let key = |i: usize| call.k.row(segment.batch, kv_head, at(i));
         let value = |i: usize| call.v.row(segment.batch, kv_head, at(i));
-        let block = slot * KEY_BLOCK;
+        let (block, width) = (slot * KEY_BLOCK, cols_of_tile::<S>());
         // SAFETY: k and v have a row for each of these keys; a slot has room for a block of each.
         unsafe {
-            pack::col_strips(s, len, g.dim, key, self.keys.add(block * g.dim));
-            let panels = self.key_panels.add(block * self.width);
-            pack::panels(s, (len, KEY_BLOCK), g.dim, key, panels);
-            pack::col_strips(
-                s,
-                len,
-                g.value_dim,
-                value,
+            let (keys, values) = (
+                self.keys.add(block * g.dim),
                 self.values.add(block * g.value_dim),
             );
+            pack::strips_of(s, len, g.dim, width, key, keys);
+            let panels = self.key_panels.add(block * self.width);
+            pack::panels(s, (len, KEY_BLOCK), g.dim, key, panels);
+            pack::strips_of(s, len, g.value_dim, width, value, values);
         }
     }
 

@@ -187,10 +187,11 @@ impl<T: Element, R: KvRows> Chunks<'_, T, R> {
             } = queries[i];
             call.q.row(batch, head, at)
         };
-        let rows = queries.len().next_multiple_of(rows_of_tile::<S>());
+        let height = rows_of_tile::<S>();
+        let rows = queries.len().next_multiple_of(height);
         // SAFETY: q has a row for each query; the memory has room for `rows` of each.
         unsafe {
-            pack::row_strips(s, queries.len(), call.geometry.dim, row, tiles.q);
+            pack::strips_of(s, queries.len(), call.geometry.dim, height, row, tiles.q);
             for i in (0..rows * tiles.width).step_by(S::LANES) {
                 s.store_f32(tiles.sums.add(i), s.splat(0.0));
             }
