@@ -9,7 +9,6 @@ use bandwidth::time_of_pass;
 use candle_core::{DType, Device, Result, Tensor};
 use candle_fused::nn::kv_cache::{FixedKvCache, FixedKvConfig};
 use candle_fused::ops::{attention, AttentionConfig};
-use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 const HEADS: usize = 32;
