@@ -60,6 +60,14 @@ pub fn is_float<'a>(op: &str, x: impl Into<Spec<'a>>) -> Result<()> {
     }
 }
 
+/// What sums of numbers of this dtype are kept in.
+pub(crate) fn accumulator_dtype(dtype: DType) -> DType {
+    match dtype {
+        DType::F64 => DType::F64,
+        _ => DType::F32,
+    }
+}
+
 /// The first argument is a floating-point tensor, and the others (called `names`) have its dtype.
 #[inline]
 pub fn same_floats(op: &str, names: &[&str], args: &[Spec<'_>]) -> Result<()> {

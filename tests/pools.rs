@@ -2,12 +2,14 @@
 //!
 //! Every test runs on a thread of its own and fails when that has not come back after two minutes.
 
+use candle_core::backprop::GradStore;
 use candle_core::utils::barrier_pool;
-use candle_core::{Device, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor, Var};
+use candle_fused::nn::{AdamW, Optimizer};
 use candle_fused::ops;
 use rayon::prelude::*;
-use std::panic::resume_unwind;
-use std::process::{Command, Stdio};
+use std::panic::{catch_unwind, resume_unwind};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{channel, sync_channel, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -185,6 +187,66 @@ fn a_pool_of_blocking_threads() -> Result<()> {
     })
 }
 
+/// A step of many small variables, each of which it locks, while a stock op that holds one of them locked for reading wants
+/// Candle's pool.
+#[test]
+fn a_step_beside_stock_ops_on_the_same_variables() -> Result<()> {
+    ends(|| {
+        let var = |_| Var::ones(4096, DType::F32, &Device::Cpu);
+        let vars = (0..40).map(var).collect::<Result<Vec<Var>>>()?;
+        let mut grads = GradStore::default();
+        for var in &vars {
+            grads.insert(var, var.ones_like()?);
+        }
+        let mut adam = AdamW::new_lr(vars.clone(), 1e-3)?;
+        let x = Tensor::ones((64, 4096), DType::F32, &Device::Cpu)?;
+        thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                (0..400).try_for_each(|i| x.broadcast_add(&vars[i % vars.len()]).map(drop))
+            });
+            (0..400).try_for_each(|_| adam.step(&grads))?;
+            reader.join().unwrap_or_else(|panic| resume_unwind(panic))
+        })
+    })
+}
+
+/// A user's panic on Candle's pool, which every later stock op on that pool panics from, does not stop ours.
+#[test]
+fn after_a_panic_on_candle_s_pool() -> Result<()> {
+    const CHILD: &str = "CANDLE_FUSED_TEST_POISONED_POOL";
+    if std::env::var_os(CHILD).is_none() {
+        let name = "pools::after_a_panic_on_candle_s_pool";
+        return match child(
+            Command::new(std::env::current_exe()?)
+                .args([name, "--exact"])
+                .env(CHILD, "1"),
+        ) {
+            Some(status) => {
+                assert!(status.success(), "{status}");
+                Ok(())
+            }
+            None => Ok(()),
+        };
+    }
+    ends(|| {
+        let layer = Layer::new()?;
+        let want = bits(&layer.fused(&layer.x)?)?;
+        let panic = catch_unwind(|| barrier_pool().execute(|_| panic!("the user's")));
+        assert!(panic.is_err());
+        for _ in 0..3 {
+            assert!(bits(&layer.fused(&layer.x)?)? == want, "other bits");
+        }
+        Ok(())
+    })
+}
+
+/// How a process of these tests ended, without its output; `None` on an emulated CPU, where no process can be started: that is an
+/// error, or the exit status of a command that was not found.
+fn child(command: &mut Command) -> Option<ExitStatus> {
+    let status = command.stdout(Stdio::null()).status().ok()?;
+    (status.code() != Some(127)).then_some(status)
+}
+
 /// The bits of ours, which do not depend on the number of threads or on the pool.
 #[test]
 fn bits_of_a_layer() -> Result<()> {
@@ -210,19 +272,17 @@ const BITS: &str = "CANDLE_FUSED_TEST_POOLS_BITS";
 /// All of these tests once more, where all work goes to the crate's own pool, and with other numbers of threads.
 fn again_on_other_threads(digest: &str) -> Result<()> {
     for (pool, threads) in [("candle", "1"), ("own", "1"), ("own", "2"), ("own", "5")] {
-        let child = Command::new(std::env::current_exe()?)
-            .arg("pools::")
-            .env(BITS, digest)
-            .env("CANDLE_FUSED_POOL", pool)
-            .env("CANDLE_NUM_THREADS", threads)
-            .stdout(Stdio::null())
-            .status();
-        // An emulated process can't start another: that is an error, or the exit status of a command that was not found.
-        let status = match child {
-            Ok(status) if status.code() != Some(127) => status,
-            _ => return Ok(()),
-        };
-        assert!(status.success(), "{pool}, {threads} threads: {status}");
+        let status = child(
+            Command::new(std::env::current_exe()?)
+                .arg("pools::")
+                .env(BITS, digest)
+                .env("CANDLE_FUSED_POOL", pool)
+                .env("CANDLE_NUM_THREADS", threads),
+        );
+        assert!(
+            status.is_none_or(|status| status.success()),
+            "{pool}, {threads} threads: {status:?}"
+        );
     }
     Ok(())
 }

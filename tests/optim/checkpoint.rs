@@ -164,6 +164,24 @@ fn what_would_lose_a_gradient_is_an_error() -> Result<()> {
             "{text}"
         );
 
+        // Another mask of a small part of the result.
+        let (large, seed) = (
+            (x.as_tensor() * 1000.0)?.to_dtype(DType::BF16)?,
+            AtomicUsize::new(0),
+        );
+        let y = checkpoint(
+            move |x| {
+                let part = dropout(
+                    &(x * 1e-2)?,
+                    0.1,
+                    seed.fetch_add(1, Ordering::Relaxed) as u64,
+                )?;
+                x + part
+            },
+            &large,
+        )?;
+        assert!(message(y.sum_all()?.backward()).contains("other values"));
+
         // A variable that changes in between.
         let scale = w.clone();
         let y = checkpoint(move |x| x * scale.as_tensor(), &x)?;

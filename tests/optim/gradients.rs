@@ -88,6 +88,12 @@ fn shared_gradients_are_scaled_once() -> Result<()> {
             )?;
         }
         close(&c, &shared.ones_like()?, 0.0)?;
+        // A gradient that is shared with a variable which is not clipped.
+        let [a, b] = [&vars[0], &vars[1]];
+        let mut grads = store([(a, &shared), (b, &shared)]);
+        clip_grad_norm(&mut grads, std::slice::from_ref(a), 1.0)?;
+        close(grads.get(a).expect("a gradient"), &(&shared * 0.25)?, 1e-6)?;
+        close(grads.get(b).expect("a gradient"), &shared.ones_like()?, 0.0)?;
     }
     Ok(())
 }
@@ -111,7 +117,17 @@ fn a_norm_that_is_not_finite_changes_nothing() -> Result<()> {
             close(grads.get(&vars[0]).expect("a gradient"), &good, 0.0)?;
             close(grads.get(&vars[1]).expect("a gradient"), &bad, 0.0)?;
         }
-        let var = Var::ones(2, DType::F32, device)?;
+        let (var, empty) = (
+            Var::ones(2, DType::F32, device)?,
+            Var::zeros(0, DType::F16, device)?,
+        );
+        let nothing = empty.as_detached_tensor();
+        let mut grads = store([
+            (&var, &Tensor::new(&[3f32, 0.5], device)?),
+            (&empty, &nothing),
+        ]);
+        clip_grad_value(&mut grads, &[var.clone(), empty], 1.0)?;
+        assert_eq!(values(grads.get(&var).expect("a gradient"))?, [1.0, 0.5]);
         let mut grads = store([(&var, &Tensor::new(&[f32::NAN, 9.], device)?)]);
         assert!(
             message(clip_grad_value(&mut grads, std::slice::from_ref(&var), 1.0)).contains("NaN")

@@ -1,6 +1,6 @@
 //! An optimiser that is saved, and goes on from there.
 
-use super::{adamw, close, message, params, signal, store};
+use super::{adamw, close, message, params, signal, store, values};
 use crate::devices::devices;
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_fused::nn::{AdamW, AdamWOptions, Moments, Optimizer, Rounding, VarMap};
@@ -42,20 +42,29 @@ fn goes_on_as_if_it_had_never_stopped() -> Result<()> {
                     device.is_cpu()
                 ));
                 adam.save(&path)?;
+                // `Var::from_tensor` takes a variable as it is, so it is given copies.
                 let copies = vars
                     .iter()
                     .map(|var| Var::from_tensor(&var.as_tensor().copy()?));
                 let resumed_vars = copies.collect::<Result<Vec<_>>>()?;
-                // `Var::from_tensor` takes a variable as it is.
                 let mut resumed = adamw(&resumed_vars, moments, rounding)?;
                 resumed.load(&path)?;
                 std::fs::remove_file(&path)?;
                 assert_eq!(resumed.step_count(), 2);
                 let more = grads(&vars, 2)?;
+                let state = adam.state()?;
+                let before: Vec<(&Tensor, Vec<f64>)> = state
+                    .values()
+                    .map(|part| Ok((part, values(part)?)))
+                    .collect::<Result<_>>()?;
                 adam.step(&store(vars.iter().zip(&more)))?;
                 resumed.step(&store(resumed_vars.iter().zip(&more)))?;
                 for (a, b) in vars.iter().zip(&resumed_vars) {
                     close(a, b, 0.0)?;
+                }
+                // A state is a copy, which no step changes.
+                for (part, before) in before {
+                    assert_eq!(values(part)?, before);
                 }
             }
         }

@@ -47,12 +47,17 @@ impl<'a> Job<'a> {
             before();
             shares += 1;
             if let Err(payload) = catch_unwind(AssertUnwindSafe(|| (self.work)(i))) {
-                *self.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(payload);
+                let mut first = self.panic.lock().unwrap_or_else(PoisonError::into_inner);
+                match *first {
+                    None => *first = Some(payload),
+                    // Its destructor may panic too, and nothing would catch that here.
+                    Some(_) => std::mem::forget(payload),
+                }
             }
         }
     }
 
-    /// One of the panics, after the work.
+    /// The first panic, after the work.
     pub fn into_panic(self) -> Option<Panic> {
         self.panic
             .into_inner()

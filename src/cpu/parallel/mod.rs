@@ -12,7 +12,8 @@
 //! ever, as stock Candle's ops do there: nothing tells an op where it is. With `own` it works.
 //!
 //! Each pool takes one call at a time. Another call finds it taken and works on its own thread alone, and so does one from within
-//! shared work: no call waits for another. Who does which share has no influence on the result.
+//! shared work: no call waits for another, but on Candle's pool for a stock op of another thread. Who does which share has no
+//! influence on the result.
 
 mod candle_pool;
 mod job;
@@ -25,7 +26,7 @@ use own_pool::OwnPool;
 use patience::Patience;
 use std::cell::Cell;
 use std::ops::Range;
-use std::panic::resume_unwind;
+use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::OnceLock;
 
@@ -59,13 +60,28 @@ pub fn is_shared(n: usize, cost: usize) -> bool {
 /// multiple of `align` long. A call from within `work` runs on its own thread alone: a pool takes
 /// one call at a time.
 pub fn ranges(n: usize, cost: usize, align: usize, work: impl Fn(Range<usize>) + Sync + Send) {
-    split(n, cost, align, &work)
+    split(n, cost, align, share_out, &work)
 }
 
 /// Calls `work` with each of `items`, in parallel when `items.len() · cost` is worth it.
 pub fn each<T: Send>(items: &mut [T], cost: usize, work: impl Fn(&mut T) + Sync + Send) {
+    each_by(share_out, items, cost, &work)
+}
+
+/// As [`each`], for work that waits for the locks of storages. Candle's pool must have none of it: another thread may hold such a
+/// lock in a stock op that waits for that pool, which takes one call at a time.
+pub fn each_locking<T: Send>(items: &mut [T], cost: usize, work: impl Fn(&mut T) + Sync + Send) {
+    each_by(|job| own_pool().run(job).is_some(), items, cost, &work)
+}
+
+fn each_by<T: Send>(
+    share_out: fn(&Job) -> bool,
+    items: &mut [T],
+    cost: usize,
+    work: &(dyn Fn(&mut T) + Sync),
+) {
     let first = Shared::new(items.as_mut_ptr());
-    ranges(items.len(), cost, 1, |range| {
+    split(items.len(), cost, 1, share_out, &|range| {
         for i in range {
             // SAFETY: the ranges cover `0..items.len()` without overlap, so that each item is borrowed once.
             work(unsafe { &mut *first.get().add(i) });
@@ -73,8 +89,15 @@ pub fn each<T: Send>(items: &mut [T], cost: usize, work: impl Fn(&mut T) + Sync 
     })
 }
 
-/// Apart from [`ranges`], so that it is compiled once.
-fn split(n: usize, cost: usize, align: usize, work: &(dyn Fn(Range<usize>) + Sync)) {
+/// Apart from [`ranges`], so that it is compiled once. `share_out` works on a job with other threads, or returns `false` with
+/// nothing done.
+fn split(
+    n: usize,
+    cost: usize,
+    align: usize,
+    share_out: fn(&Job) -> bool,
+    work: &(dyn Fn(Range<usize>) + Sync),
+) {
     if n == 0 {
         return;
     }
@@ -96,7 +119,7 @@ fn split(n: usize, cost: usize, align: usize, work: &(dyn Fn(Range<usize>) + Syn
     }
 }
 
-/// Works on the job with other threads; `false`, and nothing done, if they are at work for another call.
+/// The usual way to share out: Candle's pool or ours. `false` if its threads are at work for another call.
 fn share_out(job: &Job) -> bool {
     static PATIENCE: Patience = Patience::new();
     if own_pool_alone() || PATIENCE.is_lost() {
@@ -108,10 +131,24 @@ fn share_out(job: &Job) -> bool {
     if TAKEN.swap(true, Ordering::Acquire) {
         return false;
     }
-    let times = candle_pool::run(job);
+    // Candle's pool panics before it begins if a panic in a closure of the user's has poisoned it. Then it is left alone.
+    static POISONED: AtomicBool = AtomicBool::new(false);
+    if POISONED.load(Ordering::Relaxed) {
+        TAKEN.store(false, Ordering::Release);
+        return own_pool().run(job).is_some();
+    }
+    let times = catch_unwind(AssertUnwindSafe(|| candle_pool::run(job)));
     TAKEN.store(false, Ordering::Release);
-    PATIENCE.shared(times);
-    true
+    match times {
+        Ok(times) => {
+            PATIENCE.shared(times);
+            true
+        }
+        Err(_) => {
+            POISONED.store(true, Ordering::Relaxed);
+            own_pool().run(job).is_some()
+        }
+    }
 }
 
 /// Whether the user wants no work to go to Candle's pool.
@@ -176,7 +213,6 @@ impl<T> Shared<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::panic::catch_unwind;
     use std::sync::atomic::AtomicUsize;
 
     /// Work that is shared out, one panic in it, then work of ours and of stock Candle's.

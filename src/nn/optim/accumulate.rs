@@ -4,7 +4,7 @@ use super::check_gradient;
 use crate::check;
 use crate::ops::grads::{add_inplace, scale_inplace};
 use candle_core::backprop::GradStore;
-use candle_core::{DType, Result, Tensor, Var};
+use candle_core::{Result, Tensor, Var};
 
 /// Adds up the gradients of several backward passes, in f32 and in one place, and hands an optimiser their mean.
 ///
@@ -57,13 +57,14 @@ impl GradAccumulator {
 
     /// Adds the gradients of a pass. A variable without one is an error, and then nothing is added.
     pub fn add(&mut self, grads: &GradStore) -> Result<()> {
+        let name = "GradAccumulator::add";
         let missing = self.missing(grads);
         let count = self.vars.len();
         let message = format_args!(
             "got no gradient for the variables {missing:?} of {count}, expected one for each; add_found adds those that are there"
         );
-        check::ensure(missing.is_empty(), "GradAccumulator::add", message)?;
-        self.add_those(grads)
+        check::ensure(missing.is_empty(), name, message)?;
+        self.add_those(name, grads)
     }
 
     /// Adds the gradients of a pass that does not reach all variables, and returns the numbers of the variables that it has not reached. They
@@ -71,7 +72,7 @@ impl GradAccumulator {
     #[must_use = "these variables got no gradient"]
     pub fn add_found(&mut self, grads: &GradStore) -> Result<Vec<usize>> {
         let missing = self.missing(grads);
-        self.add_those(grads)?;
+        self.add_those("GradAccumulator::add_found", grads)?;
         Ok(missing)
     }
 
@@ -110,8 +111,7 @@ impl GradAccumulator {
         missing.map(|(i, _)| i).collect()
     }
 
-    fn add_those(&mut self, grads: &GradStore) -> Result<()> {
-        let name = "GradAccumulator::add";
+    fn add_those(&mut self, name: &'static str, grads: &GradStore) -> Result<()> {
         for (i, var) in self.vars.iter().enumerate() {
             if let Some(grad) = grads.get(var) {
                 check_gradient(name, i, var, grad)?;
@@ -126,11 +126,7 @@ impl GradAccumulator {
                     }
                 }
                 None => {
-                    let wide = if var.dtype() == DType::F64 {
-                        DType::F64
-                    } else {
-                        DType::F32
-                    };
+                    let wide = check::accumulator_dtype(var.dtype());
                     *sum = Some(match grad.elem_count() {
                         // Candle's cast of nothing panics on Metal.
                         0 => Tensor::zeros(grad.shape(), wide, grad.device())?,

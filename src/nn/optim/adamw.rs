@@ -5,9 +5,9 @@ use crate::check;
 use crate::op::storage_address;
 use crate::ops::adamw::{self, adamw_steps, Coefficients, State, Step, Update};
 use candle_core::backprop::GradStore;
-use candle_core::{DType, Result, Var};
+use candle_core::{DType, Result, Tensor, Var};
 use candle_nn::VarMap;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 const NAME: &str = "AdamW";
 
@@ -65,16 +65,18 @@ impl Optimizer for AdamW {
                 check_gradient(NAME, name, var, grad)?;
             }
         }
+        let grads = self.apart_from_variables(grads)?;
         self.step_t += 1;
         let coefficients = self.coefficients();
-        let updates = self.vars.iter().enumerate().filter_map(|(i, variable)| {
+        let updates = self.vars.iter().zip(&grads).enumerate();
+        let updates = updates.filter_map(|(i, (variable, grad))| {
             Some(Update {
                 step: Step {
                     coefficients,
                     rounding: self.rounding(i, &variable.state),
                 },
                 var: &variable.var,
-                grad: grads.get(&variable.var)?,
+                grad: grad.as_ref()?,
                 state: &variable.state,
             })
         });
@@ -168,6 +170,19 @@ impl AdamW {
             params,
             options,
         })
+    }
+
+    /// The gradient of each variable. One in the memory of a variable is copied: the step overwrites that, maybe before the gradient
+    /// is read.
+    fn apart_from_variables(&self, grads: &GradStore) -> Result<Vec<Option<Tensor>>> {
+        let addresses = self.vars.iter().map(|v| storage_address(&v.var));
+        let variables: HashSet<usize> = addresses.collect();
+        let apart = |grad: &Tensor| match variables.contains(&storage_address(grad)) {
+            true if grad.elem_count() > 0 => grad.detach().force_contiguous(),
+            _ => Ok(grad.clone()),
+        };
+        let grads = self.vars.iter().map(|v| grads.get(&v.var).map(apart));
+        grads.map(Option::transpose).collect()
     }
 
     fn state_for(name: &str, var: &Var, options: AdamWOptions) -> Result<State> {

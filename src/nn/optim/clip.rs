@@ -50,22 +50,23 @@ pub fn clip_grad_norm(grads: &mut GradStore, vars: &[Var], max_norm: f64) -> Res
         return Ok(norm);
     }
     let mut users: HashMap<usize, usize> = HashMap::new();
-    let all = vars.iter().map(Var::as_tensor).chain(tensors);
+    let stored = grads.get_ids().filter_map(|&id| grads.get_id(id));
+    let all = vars.iter().map(Var::as_tensor).chain(stored);
     for tensor in all {
         *users.entry(storage_address(tensor)).or_default() += 1;
     }
     for (i, grad) in found {
+        // Candle's cast of nothing panics on Metal.
+        if grad.elem_count() == 0 {
+            continue;
+        }
         let is_alone = users.get(&storage_address(&grad)) == Some(&1);
         let own = is_alone && grad.is_contiguous() && !grad.track_op() && check::has_kernel(&grad);
         match own {
             true => scale_inplace(name, &grad, factor)?,
             false => {
                 let grad = grad.detach();
-                let wide = if grad.dtype() == DType::F64 {
-                    DType::F64
-                } else {
-                    DType::F32
-                };
+                let wide = check::accumulator_dtype(grad.dtype());
                 let scaled = (grad.to_dtype(wide)? * factor)?.to_dtype(grad.dtype())?;
                 grads.insert(&vars[i], scaled);
             }
@@ -94,6 +95,9 @@ pub fn clip_grad_value(grads: &mut GradStore, vars: &[Var], bound: f64) -> Resul
     let found = found(grads, vars);
     let mut clipped = Vec::with_capacity(found.len());
     for (i, grad) in found {
+        if grad.elem_count() == 0 {
+            continue;
+        }
         let grad = grad.detach();
         // A comparison: a clamp may turn a NaN into either bound.
         let nans = grad.ne(&grad)?.to_dtype(DType::F32)?.sum_all()?;

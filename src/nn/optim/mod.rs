@@ -49,5 +49,6 @@ fn check_gradient(name: &'static str, label: impl Display, var: &Var, grad: &Ten
     let message =
         format_args!("got a gradient of shape {got:?} for variable {label}, expected {expected:?}");
     check::ensure(got == expected, name, message)?;
+    check::same_device(name, &["a variable", "its gradient"], &[var, grad])?;
     check::is_float(name, grad)
 }

@@ -31,10 +31,11 @@ impl AdamW {
     /// # }
     /// ```
     pub fn state(&self) -> Result<HashMap<String, Tensor>> {
-        let step = Tensor::new(&[self.step_t as i64], &Device::Cpu)?;
+        let step = i64::try_from(self.step_t).unwrap_or(i64::MAX);
+        let step = Tensor::new(&[step], &Device::Cpu)?;
         let mut state = HashMap::from([(STEP.to_string(), step)]);
         for variable in &self.vars {
-            for (part, tensor) in variable.state.parts_by_name()? {
+            for (part, tensor) in variable.state.copies()? {
                 state.insert(format!("{}.{part}", variable.name), tensor);
             }
         }

@@ -128,7 +128,7 @@ pub(crate) fn adamw_steps(name: &'static str, updates: &[Update]) -> Result<()> 
         .collect();
     let elements: usize = small.iter().map(|(small, _)| small.var.elem_count()).sum();
     let cost = cpu::COST * (elements / small.len().max(1)) + cpu::CALL_COST;
-    parallel::each(&mut small, cost, |(update, result)| {
+    parallel::each_locking(&mut small, cost, |(update, result)| {
         *result = adamw_step(name, update);
     });
     small.into_iter().try_for_each(|(_, result)| result)?;

@@ -1,6 +1,7 @@
 //! What AdamW keeps of a parameter between steps.
 
 use super::codes::BLOCK;
+use crate::check;
 use candle_core::{DType, Result, Tensor};
 
 /// The moments of a parameter of n elements, and its value in f32 where that is kept. Flat tensors, which nobody else holds:
@@ -23,10 +24,7 @@ impl State {
     /// Zero moments for a parameter.
     pub(crate) fn new(param: &Tensor, eight_bits: bool, has_master: bool) -> Result<Self> {
         let (count, device) = (param.elem_count(), param.device());
-        let dtype = match param.dtype() {
-            DType::F64 => DType::F64,
-            _ => DType::F32,
-        };
+        let dtype = check::accumulator_dtype(param.dtype());
         let moment = if eight_bits {
             count.div_ceil(BLOCK)
         } else {
@@ -64,6 +62,17 @@ impl State {
     }
 
     /// Copies of all parts by name, flat.
+    pub(crate) fn copies(&self) -> Result<Vec<(&'static str, Tensor)>> {
+        // `Tensor::copy` would copy all that lies beside a part too, and on Metal share the memory.
+        let copy = |part: Tensor| match part.elem_count() {
+            0 => Tensor::zeros(0, part.dtype(), part.device()),
+            _ => part.force_contiguous(),
+        };
+        let parts = self.parts_by_name()?.into_iter();
+        parts.map(|(name, part)| Ok((name, copy(part)?))).collect()
+    }
+
+    /// All parts by name, flat, where they lie.
     pub(crate) fn parts_by_name(&self) -> Result<Vec<(&'static str, Tensor)>> {
         let (len, count) = (self.moment_len(), self.count);
         let mut parts = Vec::new();
@@ -71,15 +80,14 @@ impl State {
             Some(_) => ["m_scale", "v_scale"],
             None => ["m", "v"],
         };
-        parts.push((floats[0], self.floats.narrow(0, 0, len)?.copy()?));
-        parts.push((floats[1], self.floats.narrow(0, len, len)?.copy()?));
+        parts.push((floats[0], self.floats.narrow(0, 0, len)?));
+        parts.push((floats[1], self.floats.narrow(0, len, len)?));
         if let Some(codes) = &self.codes {
-            parts.push(("m_codes", codes.narrow(0, 0, count)?.copy()?));
-            parts.push(("v_codes", codes.narrow(0, count, count)?.copy()?));
+            parts.push(("m_codes", codes.narrow(0, 0, count)?));
+            parts.push(("v_codes", codes.narrow(0, count, count)?));
         }
         if self.has_master {
-            let master = self.floats.narrow(0, 2 * len, count)?.copy()?;
-            parts.push(("master", master));
+            parts.push(("master", self.floats.narrow(0, 2 * len, count)?));
         }
         Ok(parts)
     }

@@ -186,8 +186,8 @@ mod tests {
                 // SAFETY: the vectors have room for a tile of each, and the rows have `dim` elements.
                 unsafe {
                     let [x, y] = &mut strips;
-                    pack::row_strips(s, m, dim, |i| a.as_ptr().add(i * dim), x.as_mut_ptr());
-                    pack::col_strips(s, n, dim, |i| b.as_ptr().add(i * dim), y.as_mut_ptr());
+                    pack::strips_of(s, m, dim, rows, |i| a.as_ptr().add(i * dim), x.as_mut_ptr());
+                    pack::strips_of(s, n, dim, cols, |i| b.as_ptr().add(i * dim), y.as_mut_ptr());
                     tile(&mut c, x.as_ptr(), y.as_ptr()).of_strips::<S, T>(s, dim);
                 }
                 for i in 0..rows {
