@@ -30,7 +30,7 @@ weights. The sources come from Cargo's registry and go to \$MODELS_SCRATCH (defa
                       exits with an error if one is wrong
   list                the cases
   forward CASE..      agreement and times
-  gradients CASE..    gradients reached and right, and times of a training step
+  gradients CASE..    gradients reached and right, times and peak memory of a training step with AdamW
   minilm FOLDER       with the weights of all-MiniLM-L6-v2 (model.safetensors)
   report FILE..       the tables of what the commands above have printed, as Markdown
 
@@ -91,7 +91,7 @@ set_up() {
     cp -r "$here/composed" "$scratch/composed_ops"
     mkdir -p "$scratch/harness"
     cp -r "$here/src" "$scratch/harness/src"
-    cp "$here/harness.toml" "$scratch/harness/Cargo.toml"
+    sed "s|@FUSED@|$fused|" "$here/harness.toml" >"$scratch/harness/Cargo.toml"
     cp "$here/workspace.toml" "$scratch/Cargo.toml"
     [[ -f $scratch/Cargo.lock ]] || cp "$root/Cargo.lock" "$scratch/Cargo.lock"
 }

@@ -1,17 +1,23 @@
-//! One training step: which variables get a gradient, whether it is right, and how long forward and backward take.
+//! One training step: which variables get a gradient, whether it is right, how long forward, backward and AdamW take, and how much
+//! memory at once.
 //!
-//! The loss is the mean of the output's squares. Gradients are compared with those of the same model on composed ops in f64.
+//! The loss is the mean of the output's squares. Gradients are compared with those of the same model on composed ops in f64. Stock and
+//! composed models are trained by candle_nn's AdamW, ported ones by candle_fused's.
 
+use crate::memory::peak_of;
 use crate::table::TRAINED;
 use crate::weights::Variables;
 use crate::{composed_ops, ported, stock};
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Result, Tensor};
-use candle_nn::VarBuilder;
+use candle_nn::{Optimizer, ParamsAdamW, VarBuilder};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 type Build = fn(&str, VarBuilder<'static>) -> Result<stock::Run>;
+
+/// Takes the step of an optimiser.
+type Update = Box<dyn FnMut(&GradStore) -> Result<()>>;
 
 /// A variant of a model with its variables.
 struct Step {
@@ -28,6 +34,19 @@ impl Step {
 
     fn backward(&mut self) -> Result<GradStore> {
         (self.run)()?.sqr()?.mean_all()?.backward()
+    }
+
+    /// The variables that this variant reaches, trained by an AdamW.
+    fn optimiser<O: Optimizer<Config = ParamsAdamW> + 'static>(&mut self) -> Result<Update> {
+        let grads = self.backward()?;
+        let vars = self.vars.all().into_values();
+        let vars = vars.filter(|var| grads.get(var).is_some()).collect();
+        let params = ParamsAdamW {
+            lr: 1e-5,
+            ..Default::default()
+        };
+        let mut adam = O::new(vars, params)?;
+        Ok(Box::new(move |grads| adam.step(grads)))
     }
 
     /// By name, in f64.
@@ -100,7 +119,7 @@ fn one(name: &str, times: bool) -> Result<bool> {
         // Candle's pooling has no backward for every window: there the composed form is the crate's own.
         Err(_) => Step::new(ported::build, name, DType::F64)?.gradients()?,
     };
-    let mut steps = vec![];
+    let mut steps = [const { None }; 3];
     let mut row = vec![name.to_string(), want.len().to_string()];
     let mut ok = true;
     let variants: [(&str, Build); 3] = [
@@ -108,7 +127,7 @@ fn one(name: &str, times: bool) -> Result<bool> {
         ("composed", composed_ops::build),
         ("ported", ported::build),
     ];
-    for (variant, build) in variants {
+    for ((variant, build), kept) in variants.into_iter().zip(&mut steps) {
         let mut step = Step::new(build, name, DType::F32)?;
         match step.gradients() {
             Ok(got) => {
@@ -122,7 +141,7 @@ fn one(name: &str, times: bool) -> Result<bool> {
                         .take(8)
                         .for_each(|wrong| eprintln!("{name}: {wrong}"));
                 }
-                steps.push(Some(step));
+                *kept = Some(step);
             }
             Err(reason) => {
                 let reason = reason.to_string();
@@ -132,30 +151,46 @@ fn one(name: &str, times: bool) -> Result<bool> {
                 );
                 row.push("fails".into());
                 ok &= variant != "ported";
-                steps.push(None);
             }
         }
     }
     if times {
-        row.extend(medians(&mut steps)?);
+        row.extend(costs(&mut steps)?);
     }
     println!("{}\t{}", row.join("\t"), if ok { "" } else { "WRONG" });
     Ok(ok)
 }
 
-/// Milliseconds of each variant's step, run in turn.
-fn medians(steps: &mut [Option<Step>]) -> Result<Vec<String>> {
-    let mut times: Vec<Vec<Duration>> = vec![vec![]; steps.len()];
+/// Milliseconds of each variant's step, run in turn, and then the megabytes that a step needs beside variables and moments.
+fn costs(steps: &mut [Option<Step>; 3]) -> Result<Vec<String>> {
+    let mut updates = [const { None }; 3];
+    let make = [
+        Step::optimiser::<candle_nn::AdamW>,
+        Step::optimiser::<candle_nn::AdamW>,
+        Step::optimiser::<candle_fused::nn::AdamW>,
+    ];
+    for ((step, update), make) in steps.iter_mut().zip(&mut updates).zip(make) {
+        *update = step.as_mut().map(make).transpose()?;
+    }
+    let mut times: [Vec<Duration>; 3] = Default::default();
+    let mut peaks = [None; 3];
     let start = Instant::now();
     for round in 0.. {
-        if round >= 5 && start.elapsed().as_secs_f64() > 6.0 {
+        if round > 5 && start.elapsed().as_secs_f64() > 6.0 {
             break;
         }
-        for (step, times) in steps.iter_mut().zip(&mut times) {
-            let Some(step) = step else { continue };
+        for (i, (step, update)) in steps.iter_mut().zip(&mut updates).enumerate() {
+            let (Some(step), Some(update)) = (step, update) else {
+                continue;
+            };
             let start = Instant::now();
-            step.backward()?;
-            times.push(start.elapsed());
+            let (result, peak) = peak_of(|| update(&step.backward()?));
+            result?;
+            // The first one makes what later ones find.
+            if round > 0 {
+                times[i].push(start.elapsed());
+                peaks[i] = Some(peak);
+            }
         }
     }
     let median = |times: &mut Vec<Duration>| {
@@ -164,5 +199,11 @@ fn medians(steps: &mut [Option<Step>]) -> Result<Vec<String>> {
             .get(times.len() / 2)
             .map_or("-".into(), |t| format!("{:.1}", t.as_secs_f64() * 1e3))
     };
-    Ok(times.iter_mut().map(median).collect())
+    let megabytes = |peak: Option<usize>| match peak {
+        Some(bytes) => format!("{:.1}", bytes as f64 / 1e6),
+        None => "-".into(),
+    };
+    let mut columns: Vec<String> = times.iter_mut().map(median).collect();
+    columns.extend(peaks.map(megabytes));
+    Ok(columns)
 }

@@ -2,6 +2,7 @@
 
 mod forward;
 mod gradients;
+mod memory;
 mod report;
 mod table;
 mod weights;
@@ -22,6 +23,9 @@ macro_rules! variant {
 variant!(stock, models_stock);
 variant!(ported, models_ported);
 variant!(composed_ops, models_composed);
+
+#[global_allocator]
+static HEAP: memory::Counting = memory::Counting;
 
 const USAGE: &str = "\
 usage: models list

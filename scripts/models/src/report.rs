@@ -79,29 +79,34 @@ pub fn run(paths: &[&str]) -> Result<bool> {
 }
 
 fn trained(rows: &BTreeMap<String, Vec<String>>) {
-    println!("\n| trained | size | reachable | stock | composed | ported | stock ms | composed ms | ported ms | composed / ported |");
-    println!("|---|---|---|---|---|---|---|---|---|---|");
+    println!("\n| trained | size | reachable | stock | composed | ported | stock ms | composed ms | ported ms | composed / ported | composed MB | ported MB | ported / composed |");
+    println!("|---|---|---|---|---|---|---|---|---|---|---|---|---|");
     for (name, about) in TRAINED {
         let Some(columns) = rows.get(*name) else {
             continue;
         };
         let text = |i: usize| columns.get(i).map_or("", String::as_str);
-        let ratio = number(columns, 5).zip(number(columns, 6));
+        let ratio = |above: usize, below: usize| {
+            let pair = number(columns, above).zip(number(columns, below));
+            pair.map_or("–".into(), |(above, below)| {
+                format!("{:.2}", above / below)
+            })
+        };
         println!(
-            "| {} | {about} | {} | {} | {} | {} {} | {} | {} | {} | {} |",
+            "| {} | {about} | {} | {} | {} | {} {} | {} | {} | {} | {} | {} | {} | {} |",
             name.trim_end_matches(" train"),
             text(0),
             text(1),
             text(2),
             text(3),
-            text(7),
+            text(10),
             text(4),
             text(5),
             text(6),
-            ratio.map_or("–".into(), |(composed, ported)| format!(
-                "{:.2}",
-                composed / ported
-            )),
+            ratio(5, 6),
+            text(8),
+            text(9),
+            ratio(9, 8),
         );
     }
 }
