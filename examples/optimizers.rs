@@ -50,7 +50,11 @@ fn difference(a: &[Var], b: &[Var]) -> Result<f32> {
     let mut most = 0f32;
     for (a, b) in a.iter().zip(b) {
         let difference = (a.as_tensor() - b.as_tensor())?.to_dtype(DType::F32)?;
-        most = most.max(difference.abs()?.max_all()?.to_scalar()?);
+        for x in difference.abs()?.flatten_all()?.to_vec1::<f32>()? {
+            if x > most || x.is_nan() {
+                most = x;
+            }
+        }
     }
     Ok(most)
 }

@@ -112,7 +112,7 @@ template <typename T, typename Op, Pass pass>
         device const typename Types<T, pass>::In* at = first + row * p.cols;
         for (; row < end; row += threads.y) {
             value = Op::step(value, float(*at));
-            at += threads.y * p.cols;
+            at += ulong(threads.y) * p.cols;
         }
     }
     values[thread_index.y * 32u + thread_index.x] = value;

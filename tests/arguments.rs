@@ -167,12 +167,13 @@ fn vectors_as_stock_takes_them() -> Result<()> {
 
 fn assert_close(got: &Tensor, want: &Tensor, i: usize) -> Result<()> {
     assert_eq!(got.dims(), want.dims(), "call {i}");
-    let error = (got - want)?.abs()?.max_all()?.to_scalar::<f32>()?;
     let size = want.abs()?.max_all()?.to_scalar::<f32>()?;
-    assert!(
-        error <= 1e-5 * size.max(1.0),
-        "call {i}: off by {error} of {size}"
-    );
+    for error in (got - want)?.abs()?.flatten_all()?.to_vec1::<f32>()? {
+        assert!(
+            error <= 1e-5 * size.max(1.0),
+            "call {i}: off by {error} of {size}"
+        );
+    }
     Ok(())
 }
 

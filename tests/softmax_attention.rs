@@ -85,10 +85,19 @@ fn composed(
     candle_nn::ops::softmax(&scores, D::Minus1)?.matmul(v)
 }
 
+/// Candle's own maximum passes over NaN.
+fn nan_or_larger(most: f32, x: f32) -> f32 {
+    match x > most || x.is_nan() {
+        true => x,
+        false => most,
+    }
+}
+
 fn distance(a: &Tensor, b: &Tensor) -> Result<f32> {
     assert_eq!(a.dims(), b.dims());
     let off = (a.to_dtype(DType::F32)? - b.to_dtype(DType::F32)?)?;
-    off.abs()?.flatten_all()?.max(0)?.to_scalar()
+    let off = off.abs()?.flatten_all()?.to_vec1::<f32>()?;
+    Ok(off.into_iter().fold(0.0, nan_or_larger))
 }
 
 /// The result and the gradients of q, kt, v and the mask.

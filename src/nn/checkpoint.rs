@@ -1,12 +1,16 @@
 //! Parts of a model whose graph is not kept for the backward, but made again there.
 
 use crate::check;
-use crate::op::{contiguous_copy, put_in_graph, with_storages, Args, Backward, Grads};
+use crate::op::{
+    apply_kernel, contiguous_copy, put_in_graph, signature, with_storages, Args, Backward, Grads,
+    Op, OpResult,
+};
 use crate::ops::grads::sums_of_squares;
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
-use candle_core::{CpuStorage, Device, Result, Storage, Tensor, TensorId, Var};
+use candle_core::{CpuStorage, DType, Device, Result, Storage, Tensor, TensorId, Var};
 use std::collections::HashSet;
+use std::sync::OnceLock;
 
 const NAME: &str = "checkpoint";
 
@@ -25,7 +29,10 @@ const NAME: &str = "checkpoint";
 ///
 /// Side effects of f, such as the running statistics of a batch norm in training, happen in both runs.
 ///
-/// On CUDA, f is called as it is, and its graph is kept.
+/// The result may not be overwritten before the backward has read it, by [`ops::cross_entropy_inplace`](crate::ops::cross_entropy_inplace)
+/// say: that is an error of the backward, too.
+///
+/// On CUDA, and on a CPU for which this crate has no kernels, f is called as it is, and its graph is kept.
 ///
 /// ```
 /// use candle_core::{DType, Device, Result, Tensor, Var};
@@ -68,11 +75,14 @@ pub fn checkpoint_many<F>(f: F, inputs: &[&Tensor]) -> Result<Tensor>
 where
     F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static,
 {
-    if inputs.iter().any(|x| x.device().is_cuda()) {
+    if inputs.iter().any(|x| keeps_graph(x)) {
         return f(&inputs.iter().map(|&x| x.clone()).collect::<Vec<_>>());
     }
     let leaves = inputs.iter().map(|x| leaf(x)).collect::<Result<Vec<_>>>()?;
     let y = f(&leaves)?;
+    if inputs.is_empty() && keeps_graph(&y) {
+        return Ok(y);
+    }
     let graph = Graph::of(&y, &leaves);
     let is_tracked = inputs.iter().any(|x| x.track_op()) || !graph.vars.is_empty();
     if !is_tracked || y.dtype().is_int() {
@@ -90,10 +100,15 @@ where
     put_in_graph(NAME, again, &args, output)
 }
 
+/// Whether f is called as it is, because nothing of ours runs where this tensor is.
+fn keeps_graph(x: &Tensor) -> bool {
+    x.device().is_cuda() || x.device().is_cpu() && !check::cpu_has_kernels()
+}
+
 /// An input as f gets it: a variable if it tracks gradients, so that the graph of f ends there. In both runs, because a tensor that
 /// tracks none may be computed by another kernel.
 fn leaf(x: &Tensor) -> Result<Tensor> {
-    match x.track_op() {
+    match x.track_op() && x.dtype().is_float() {
         true => Ok(Var::from_tensor(&x.detach())?.into_inner()),
         false => Ok(x.detach()),
     }
@@ -101,7 +116,7 @@ fn leaf(x: &Tensor) -> Result<Tensor> {
 
 /// The part of a result's graph that gradients go through.
 struct Graph {
-    /// The variables that f found for itself: all but its inputs.
+    /// The variables that f found for itself: all but its inputs, and those of integers.
     vars: Vec<Tensor>,
     /// The ids of all other tensors but the inputs: f computed them.
     nodes: HashSet<TensorId>,
@@ -115,7 +130,11 @@ impl Graph {
             .filter(|node| !leaves.contains(&node.id()))
             .partition(|node| node.is_variable());
         Graph {
-            vars: vars.into_iter().cloned().collect(),
+            vars: vars
+                .into_iter()
+                .filter(|var| var.dtype().is_float())
+                .cloned()
+                .collect(),
             nodes: nodes.into_iter().map(Tensor::id).collect(),
         }
     }
@@ -163,14 +182,14 @@ where
         self.check_graph(&Graph::of(&y, &leaves))?;
         check_values(&y, &outputs[0])?;
         let grads = (y * grad.detach())?.sum_all()?.backward()?;
-        let of_leaf = |leaf: &Tensor| match grads.get(leaf) {
+        let of_leaf = |(leaf, arg): (&Tensor, &Tensor)| match grads.get(leaf) {
             // Candle computes gradients of operands that track none, too.
             _ if !leaf.track_op() => Ok(None),
             None => leaf.zeros_like().map(Some),
             // Candle's gradients are results of the tensors that they were made from, and would keep the whole graph.
-            Some(grad) => Ok(Some(grad.detach())),
+            Some(grad) => once_differentiable(&grad.detach(), arg).map(Some),
         };
-        leaves.iter().chain(vars).map(of_leaf).collect()
+        leaves.iter().chain(vars).zip(args).map(of_leaf).collect()
     }
 }
 
@@ -189,6 +208,35 @@ impl<F> Again<F> {
     }
 }
 
+/// A gradient as Candle gets it. With the environment variable `CANDLE_GRAD_DO_NOT_DETACH`, Candle keeps graphs of gradients; through
+/// this one there is no way, and that is an error of a second backward.
+fn once_differentiable(grad: &Tensor, arg: &Tensor) -> Result<Tensor> {
+    static KEEPS_GRAPHS: OnceLock<bool> = OnceLock::new();
+    let variable = || std::env::var("CANDLE_GRAD_DO_NOT_DETACH");
+    match KEEPS_GRAPHS.get_or_init(|| variable().is_ok_and(|v| !v.is_empty() && v != "0")) {
+        true => apply_kernel(NAME, OnceDifferentiable, &[grad, arg]),
+        false => Ok(grad.clone()),
+    }
+}
+
+/// (gradient, argument) → the gradient, as a result of the argument that has no gradient itself.
+struct OnceDifferentiable;
+
+impl Op for OnceDifferentiable {
+    signature!("checkpoint"(grad, argument));
+    const FLOATS: bool = false;
+
+    fn cpu(&self, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+        let shape = args[0].1.shape().clone();
+        Ok((contiguous_copy(NAME, args[0])?, shape))
+    }
+    #[cfg(feature = "metal")]
+    fn metal(&self, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+        let shape = args[0].1.shape().clone();
+        Ok((contiguous_copy(NAME, args[0])?, shape))
+    }
+}
+
 /// The second run has given what the first has.
 fn check_values(again: &Tensor, before: &Tensor) -> Result<()> {
     let (got, expected) = (again.shape(), before.shape());
@@ -204,10 +252,21 @@ fn check_values(again: &Tensor, before: &Tensor) -> Result<()> {
     let difference = (again.detach() - before)?;
     let sums = sums_of_squares(NAME, &[&difference, before])?;
     let (difference, size) = (sums[0].sqrt(), sums[1].sqrt());
+    if !(difference.is_finite() && size.is_finite()) {
+        let message = "f gave other values when it ran again, not all of them finite, expected the same: give dropout a fixed seed";
+        return check::ensure(are_equal(again, before)?, NAME, message);
+    }
     let message = format_args!(
         "f gave other values when it ran again (off by {difference:.2e} of {size:.2e}), expected the same: give dropout a fixed seed"
     );
-    // A NaN that f has given is no difference.
-    let differs = difference > BOUND * size;
-    check::ensure(!differs, NAME, message)
+    check::ensure(difference <= BOUND * size, NAME, message)
+}
+
+/// Whether each element is the same in both, or NaN in both.
+fn are_equal(a: &Tensor, b: &Tensor) -> Result<bool> {
+    let (a, b) = (a.detach().to_dtype(DType::F32)?, b.to_dtype(DType::F32)?);
+    let nans = (a.ne(&a)? * b.ne(&b)?)?;
+    let equal = (a.eq(&b)? + nans)?.to_dtype(DType::F32)?;
+    let different = equal.affine(-1.0, 1.0)?.sum_all()?;
+    Ok(different.to_scalar::<f32>()? == 0.0)
 }

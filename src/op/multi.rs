@@ -271,6 +271,14 @@ impl Mailbox {
         Some(letters.swap_remove(at).grad)
     }
 
+    /// Throws away what earlier backward passes of this thread have left. A letter of theirs may still lie here, and its seal
+    /// live: where no gradient reached an input's node, nobody has taken it, and the gradients of that pass may be kept.
+    fn forget(&self) {
+        let thread = thread::current().id();
+        let mut letters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        letters.retain(|letter| letter.thread != thread);
+    }
+
     /// The seal of the letters that the backward pass of this thread has left.
     fn seal(&self) -> Option<Arc<Seal>> {
         let thread = thread::current().id();
@@ -390,6 +398,8 @@ impl<O: Backward> Op for Node<O> {
                 return Err(check::error(self.name, format!("got {got} gradients, expected {expected}")));
             }
             let inputs = inputs.into_iter().enumerate();
+            // One pass comes here once.
+            self.input_grads.forget();
             let seal = self.input_grads.leave(inputs.filter_map(|(i, grad)| Some((i, grad?))));
             links.iter().map(|link| Sealed::gradient(&seal, grad, link).map(Some)).collect()
         }

@@ -4,9 +4,9 @@
 use super::candle::admit;
 use super::{Arg, ArgMut, KernelStorage};
 use crate::check;
-#[cfg(feature = "metal")]
-use candle_core::MetalStorage;
 use candle_core::{CpuStorage, InplaceOp1, InplaceOp2, Layout, Result, Tensor};
+#[cfg(feature = "metal")]
+use candle_core::{MetalStorage, Storage};
 use std::cell::RefCell;
 
 /// What is done with the storages, once: the targets in order, then the tensor that is read.
@@ -42,11 +42,15 @@ pub(crate) fn share_memory(a: &Tensor, b: &Tensor) -> bool {
     storage_address(a) == storage_address(b)
 }
 
-/// Tells storages apart: a storage lies at one address for as long as a tensor of it lives. This thread may not hold the
-/// storage locked.
+/// Tells the memory of tensors apart: it lies at one address for as long as a tensor of it lives. This thread may not hold the
+/// storage locked. On Metal it is the buffer, which Candle's copies of a storage share.
 pub(crate) fn storage_address(tensor: &Tensor) -> usize {
     let (storage, _) = tensor.storage_and_layout();
-    std::ptr::from_ref(&*storage) as usize
+    match &*storage {
+        #[cfg(feature = "metal")]
+        Storage::Metal(storage) => std::ptr::from_ref(storage.buffer()) as usize,
+        storage => std::ptr::from_ref(storage) as usize,
+    }
 }
 
 fn nested<S: Lockable>(

@@ -52,6 +52,7 @@ pub fn cases() -> Vec<OpCase> {
             .grid(GROUPED)
             .decoding_zeros(),
         rounded("ternary_int8", Scheme::ternary(ScaleScope::Row)).product(SIZES),
+        rounded("uint8_int8", Scheme::uint8(ScaleScope::Row)).product(SIZES),
         rounded("mlx_4_int8", Scheme::mlx(4, 32))
             .product(GROUPED)
             .grid(GROUPED)

@@ -130,6 +130,44 @@ fn inputs_of_all_kinds() -> Result<()> {
     Ok(())
 }
 
+/// More arguments than a node of the graph has inputs, three of which no gradient reaches, and gradients of a pass that are kept
+/// while the next one runs.
+#[test]
+fn a_pass_does_not_see_another_s_gradients() -> Result<()> {
+    for device in devices() {
+        let x = var(&[4], 1, DType::F32, device)?;
+        let vars = (0..7)
+            .map(|i| var(&[4], 2 + i, DType::F32, device))
+            .collect::<Result<Vec<_>>>()?;
+        let mask = |bound: f64| x.gt(bound)?.to_dtype(DType::F32)?.floor();
+        let masks = [mask(-0.5)?, mask(0.0)?, mask(0.5)?];
+        let weights = vars.clone();
+        let f = move |xs: &[Tensor]| {
+            let mut y = ((&xs[0] + &xs[1])? + &xs[2])?
+                .affine(1.0, 1.0)?
+                .mul(&xs[3])?;
+            for w in &weights {
+                y = (y * w.as_tensor())?;
+            }
+            Ok(y)
+        };
+        let args = [&masks[0], &masks[1], &masks[2], x.as_tensor()];
+        let plain = f(&args.map(Tensor::clone))?;
+        let y = checkpoint_many(f, &args)?;
+        let mut kept = Vec::new();
+        for factor in [1.0, 3.0] {
+            let want = plain.sum_all()?.affine(factor, 0.0)?.backward()?;
+            let got = y.sum_all()?.affine(factor, 0.0)?.backward()?;
+            for var in vars.iter().chain([&x]) {
+                let want = want.get(var).expect("a gradient");
+                close(got.get(var).expect("a gradient"), want, 1e-5)?;
+            }
+            kept.push(got);
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn what_would_lose_a_gradient_is_an_error() -> Result<()> {
     for device in devices() {
@@ -181,6 +219,29 @@ fn what_would_lose_a_gradient_is_an_error() -> Result<()> {
             &large,
         )?;
         assert!(message(y.sum_all()?.backward()).contains("other values"));
+
+        // The same where a part of the result is not finite.
+        let (hidden, seed) = (
+            Tensor::new(&[0f32, 0.0, f32::NEG_INFINITY, f32::NAN], device)?,
+            AtomicUsize::new(0),
+        );
+        for changes in [0, 1] {
+            let hidden = hidden.clone();
+            let start = seed.fetch_add(2, Ordering::Relaxed);
+            let runs = AtomicUsize::new(start);
+            let y = checkpoint(
+                move |x| {
+                    let seed = runs.fetch_add(changes, Ordering::Relaxed) as u64;
+                    dropout(x, 0.5, seed)?.broadcast_add(&hidden)
+                },
+                &x,
+            )?;
+            let result = y.narrow(1, 0, 2)?.sum_all()?.backward();
+            match changes {
+                0 => drop(result?),
+                _ => assert!(message(result).contains("not all of them finite")),
+            }
+        }
 
         // A variable that changes in between.
         let scale = w.clone();

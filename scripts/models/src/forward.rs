@@ -51,10 +51,19 @@ fn ms(times: &mut [Duration]) -> String {
     }
 }
 
+/// The largest absolute value, or NaN if there is one: Candle's own maximum passes over it.
+pub fn largest(x: &Tensor) -> Result<f64> {
+    let larger = |most: f64, x: f64| if x > most || x.is_nan() { x } else { most };
+    Ok(x.abs()?
+        .flatten_all()?
+        .to_vec1::<f64>()?
+        .into_iter()
+        .fold(0.0, larger))
+}
+
 /// max |a − b| / max |a|.
 fn difference(a: &Tensor, b: &Tensor) -> Result<f64> {
     let (a, b) = (a.to_dtype(DType::F64)?, b.to_dtype(DType::F64)?);
-    let largest = |t: &Tensor| t.abs()?.flatten_all()?.max(0)?.to_scalar::<f64>();
     Ok(largest(&(&a - &b)?)? / largest(&a)?)
 }
 

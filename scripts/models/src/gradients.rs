@@ -4,6 +4,7 @@
 //! The loss is the mean of the output's squares. Gradients are compared with those of the same model on composed ops in f64. Stock and
 //! composed models are trained by candle_nn's AdamW, ported ones by candle_fused's.
 
+use crate::forward::largest;
 use crate::memory::peak_of;
 use crate::table::TRAINED;
 use crate::weights::Variables;
@@ -60,10 +61,6 @@ impl Step {
         }
         Ok(named)
     }
-}
-
-fn largest(x: &Tensor) -> Result<f64> {
-    x.abs()?.flatten_all()?.max(0)?.to_scalar()
 }
 
 /// How far a gradient may be off, as a share of the largest of its variable.

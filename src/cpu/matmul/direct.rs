@@ -29,12 +29,14 @@ const SMALL: usize = 64 << 10;
 const ROWS: usize = 4;
 const VECTORS: usize = 2;
 
-/// Whether this is the way to a product. Those of few rows or few outputs have other ways that pack nothing.
+/// Whether this is the way to a product. Those of few rows or few outputs have other ways that pack nothing, and a share of the
+/// outputs for each thread where there are too few rows to share out.
 pub fn suits<T: Element>(p: &Product<T>, has_few: bool) -> bool {
     let terms = p.x.cols;
     let plain = p.low.is_none() && p.addend.is_none() && p.act == Act::Identity;
     let small = !has_few && p.x.rows * p.w.rows * terms <= SMALL;
-    plain && p.w.t().has_dense_rows() && (terms <= SHORT || small)
+    let short = terms <= SHORT && (p.x.rows > ROWS || !has_few);
+    plain && p.w.t().has_dense_rows() && (short || small)
 }
 
 /// Writes the product.

@@ -4,6 +4,7 @@
 //! multiplied by register blocks; see [`packed`]. Short sums, and products too small to pack for, read W where it lies; see
 //! [`direct`].
 
+mod ahead;
 mod axpy;
 mod batch;
 mod direct;

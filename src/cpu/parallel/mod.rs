@@ -71,7 +71,17 @@ pub fn each<T: Send>(items: &mut [T], cost: usize, work: impl Fn(&mut T) + Sync 
 /// As [`each`], for work that waits for the locks of storages. Candle's pool must have none of it: another thread may hold such a
 /// lock in a stock op that waits for that pool, which takes one call at a time.
 pub fn each_locking<T: Send>(items: &mut [T], cost: usize, work: impl Fn(&mut T) + Sync + Send) {
-    each_by(|job| own_pool().run(job).is_some(), items, cost, &work)
+    each_by(share_out_off_candle, items, cost, &work)
+}
+
+/// As [`ranges`], for a caller that holds the lock of a storage which other threads read: another thread may wait for it in the
+/// closure of a user's own call of Candle's pool, for which we would wait.
+pub fn ranges_locking(n: usize, cost: usize, align: usize, work: impl Fn(Range<usize>) + Sync) {
+    split(n, cost, align, share_out_off_candle, &work)
+}
+
+fn share_out_off_candle(job: &Job) -> bool {
+    own_pool().run(job).is_some()
 }
 
 fn each_by<T: Send>(

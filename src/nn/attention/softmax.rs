@@ -2,7 +2,7 @@
 
 use crate::ops::attention::MAX_DIM;
 use crate::ops::{self, AttentionConfig};
-use candle_core::{Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 
 /// `softmax(cap(scale · q·kt) + mask)·v` over the last dim, where `cap(s) = c · tanh(s / c)`: what models write as two products
 /// and a softmax. `scripts/port_model` writes calls of this.
@@ -27,7 +27,10 @@ pub fn softmax_attention(
     softcap: Option<f64>,
     mask: Option<&Tensor>,
 ) -> Result<Tensor> {
-    if !is_attention(q, kt, v, mask) {
+    // `ops::attention` takes a positive cap, and both numbers in f32.
+    let plain = (scale as f32).is_finite()
+        && softcap.is_none_or(|cap| cap as f32 >= f32::MIN_POSITIVE && (cap as f32).is_finite());
+    if !plain || !is_attention(q, kt, v, mask) {
         let scores = scores([q, kt], scale, softcap, mask)?;
         return ops::softmax_last_dim(&scores)?.matmul(v);
     }
@@ -56,7 +59,9 @@ fn is_attention(q: &Tensor, kt: &Tensor, v: &Tensor, mask: Option<&Tensor>) -> b
     let (keys, values) = (v.dims()[rank - 2], v.dims()[rank - 1]);
     let stacked = kt.dims()[..inner] == dims[..inner] && v.dims()[..inner] == dims[..inner];
     let fits = kt.dims()[inner..] == [dim, keys] && dim.max(values) <= MAX_DIM;
-    let floats = q.dtype().is_float() && kt.dtype() == q.dtype() && v.dtype() == q.dtype();
+    let floats = matches!(q.dtype(), DType::F32 | DType::F16 | DType::BF16)
+        && kt.dtype() == q.dtype()
+        && v.dtype() == q.dtype();
     let full = [&dims[..inner], &[queries, keys]].concat();
     let masked = mask.is_none_or(|mask| {
         let broadcasts = mask.rank() <= rank

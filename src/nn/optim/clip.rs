@@ -15,7 +15,8 @@ use std::collections::HashMap;
 /// variable with such a gradient, and leaves all gradients as they are; then skip the step.
 ///
 /// Gradients are scaled in their own memory where no other gradient and none of `vars` lies in it: a clone of a
-/// gradient's tensor from before the call sees the scaled values.
+/// gradient's tensor from before the call sees the scaled values, and on Metal so does what Candle's `Tensor::copy` made of it, which
+/// shares its buffer.
 ///
 /// ```
 /// use candle_core::{Device, Result, Var};
@@ -118,7 +119,9 @@ pub fn clip_grad_value(grads: &mut GradStore, vars: &[Var], bound: f64) -> Resul
 fn found(grads: &GradStore, vars: &[Var]) -> Vec<(usize, Tensor)> {
     let mut seen = HashMap::new();
     let numbered = vars.iter().enumerate();
-    let once = numbered.filter(|(_, var)| seen.insert(var.id(), ()).is_none());
+    // An optimiser skips variables of integers, whatever their gradients.
+    let floats = numbered.filter(|(_, var)| var.dtype().is_float());
+    let once = floats.filter(|(_, var)| seen.insert(var.id(), ()).is_none());
     let found = once.filter_map(|(i, var)| Some((i, grads.get(var)?.clone())));
     found.collect()
 }

@@ -1,6 +1,6 @@
 //! The cross-entropy of the logits `x·Wᵀ`, which never exist as a whole.
 //!
-//! Rows are taken in chunks. Their logits are at most [`CHUNK`] f32 numbers, or those of the few rows that are spoken of below:
+//! Rows are taken in chunks, whose logits are the only ones in memory:
 //!
 //! ```text
 //!            W [V, H]                for each chunk of rows:
@@ -12,8 +12,9 @@
 //! └ …      └──────────┘
 //! ```
 //!
-//! A chunk is as many rows as make 64 MB of logits. Of a large vocabulary that would be few, and each chunk reads W and adds
-//! to dW: there a chunk may take as much memory as a sixteenth of W in f32.
+//! A chunk is as many rows as make 64 MB of logits in f32 ([`CHUNK`]), or 128 MB where x is trained and W is not
+//! ([`CHUNK_FOR_X`]). Of a large vocabulary that would be few rows, and each chunk reads W and adds to dW: there a chunk may take as
+//! much memory as a sixteenth of W in f32.
 //!
 //! A mean or a sum has its gradients computed in the forward pass, up to the gradient of the loss, which multiplies them in the
 //! backward pass: so each product is computed once. The first backward pass takes them, scales them where they lie and gives

@@ -4,8 +4,7 @@ use super::super::{schemes, signal, values};
 use super::{error, grad_x, layouts, tolerance, wide, DTYPES};
 use crate::devices::devices;
 use candle_core::{DType, Device, Result, Tensor};
-use candle_fused::ops::mixed_matmul;
-use candle_fused::ops::quantize;
+use candle_fused::ops::{mixed_matmul, mixed_matmul_with, quantize, Activations};
 use candle_fused::quant::{Packing, Quantized, ScaleScope, Scheme};
 
 /// What is the exact product of x and the values of the codes.
@@ -220,6 +219,35 @@ fn mixed_matmul_of_sizes_and_orders() -> Result<()> {
                         check_sums(&x, &w, &got, most, &format!("{cols} {order} {scheme:?}"))?;
                     }
                 }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Parts of sums that overflow f32 before they cancel each other, in as many rows as are multiplied as bytes.
+#[test]
+fn rounded_activations_of_huge_orders() -> Result<()> {
+    for device in devices() {
+        for (scheme, order) in [
+            (Scheme::ternary(ScaleScope::Row), 2e36f64),
+            (Scheme::uint8(ScaleScope::Row), 1e35),
+            (Scheme::mlx(4, 64), 1e35),
+        ] {
+            let x = (signal(&[6, 256], 1, DType::F32, device)?.abs()? * order)?;
+            let w = quantize(&signal(&[5, 256], 4, DType::F32, device)?, scheme)?;
+            let scope = match scheme.scope {
+                ScaleScope::Group(group) => ScaleScope::Group(group),
+                _ => ScaleScope::Row,
+            };
+            let rounded = candle_fused::ops::fake_quantize(&x, Scheme::int8(scope))?;
+            let (got, want) = (
+                mixed_matmul_with(&x, &w, None, Activations::Int8)?,
+                mixed_matmul(&rounded, &w, None)?,
+            );
+            let most = order as f32 * 256.0 * 1e-5;
+            for (got, want) in values(&got)?.into_iter().zip(values(&want)?) {
+                assert!((got - want).abs() <= most, "{got} {want} {scheme:?}");
             }
         }
     }

@@ -3,6 +3,7 @@
 //! A pair of neighbouring columns is packed as one f32 that is never computed with, so that [`pack`](super::pack) serves
 //! pairs too: a row of `dim` bf16 is one of `dim / 2` pairs. Subnormal numbers count as 0, as the instruction has it.
 
+use super::super::ahead::Ahead;
 use super::tile::Tile;
 use crate::cpu::element::Element;
 use crate::cpu::simd::Simd;
@@ -45,7 +46,8 @@ pub unsafe fn multiply(tile: Tile) {
     let _ = tile;
 }
 
-/// The products of R rows of x with C rows of W, all of `n` neighbouring elements.
+/// The products of R rows of x with C rows of W, all of `n` neighbouring elements. Behind those of W others follow, each `row`
+/// elements behind the one before: what comes next is fetched.
 ///
 /// # Safety
 /// [`suits`] has said yes for `n`, and every row is valid for reads of `n` elements.
@@ -54,15 +56,17 @@ pub unsafe fn dot<T: Element, const R: usize, const C: usize>(
     x: [*const T; R],
     w: [*const T; C],
     n: usize,
+    row: usize,
 ) -> [[f32; C]; R] {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the CPU has the instructions, and the contract is the same for pairs.
     unsafe {
-        x86::dot(x.map(|p| p.cast()), w.map(|p| p.cast()), n / 2)
+        let ahead = Ahead::across_rows::<i32>(n / 2, row / 2, C);
+        x86::dot(x.map(|p| p.cast()), w.map(|p| p.cast()), n / 2, ahead)
     }
     #[cfg(not(target_arch = "x86_64"))]
     {
-        let _ = (x, w, n);
+        let _ = (x, w, n, row);
         [[0.0; C]; R]
     }
 }
@@ -70,7 +74,7 @@ pub unsafe fn dot<T: Element, const R: usize, const C: usize>(
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::super::tile::NR;
-    use super::Tile;
+    use super::{Ahead, Tile};
     use core::arch::x86_64::*;
 
     /// The rows of a register block of 16 lanes.
@@ -117,9 +121,6 @@ mod x86 {
         }
     }
 
-    /// How far ahead in its rows W is fetched, in pairs: 2 KB.
-    const AHEAD: usize = 512;
-
     /// The products of rows of `pairs` pairs.
     ///
     /// # Safety
@@ -131,6 +132,7 @@ mod x86 {
         x: [*const i32; R],
         w: [*const i32; C],
         pairs: usize,
+        ahead: Ahead,
     ) -> [[f32; C]; R] {
         let mut sums = [[_mm512_setzero_ps(); C]; R];
         let mut k = 0;
@@ -142,9 +144,10 @@ mod x86 {
             // SAFETY: pairs outside the mask are not read, and those inside it are in the rows. A vector of pairs has the size
             // of one of 32 bf16, and all bits are valid. A prefetch reads nothing.
             unsafe {
+                let next = ahead.of(k);
                 let mut wide = [_mm512_setzero_si512(); C];
                 for c in 0..C {
-                    _mm_prefetch::<_MM_HINT_T0>(w[c].wrapping_add(k + AHEAD).cast());
+                    _mm_prefetch::<_MM_HINT_T0>(w[c].wrapping_add(next).cast());
                     wide[c] = _mm512_maskz_loadu_epi32(mask, w[c].add(k));
                 }
                 for r in 0..R {

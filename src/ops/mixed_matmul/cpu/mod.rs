@@ -35,6 +35,9 @@ fn min_int8_rows(scheme: &Scheme) -> usize {
     }
 }
 
+/// Up to this scale of x's integers, sums of products of bytes stay finite in f32 before their parts cancel each other.
+const LARGEST_INT8_SCALE: f32 = 1e26;
+
 /// `x·Wᵀ + bias`
 pub fn forward(call: &Call<CpuStorage>, activations: Activations) -> Result<CpuStorage> {
     let (outputs, _) = call.w.shape().dims2()?;
@@ -78,10 +81,10 @@ fn multiply(call: &Call<CpuStorage>, side: Side, rounding: Option<Scheme>) -> Re
             Some(scheme) => {
                 let (integers, scales, _) = quantize(scheme, call.x)?;
                 let rows = integers.len() / cols;
-                if let (true, Some(product)) = (
-                    rows >= min_int8_rows(w.scheme()),
-                    Int8Product::new(&decoder, outputs),
-                ) {
+                // A NaN is no larger scale: its row is NaN either way.
+                let finite = !scales.iter().any(|&scale| scale > LARGEST_INT8_SCALE);
+                let suits = finite && rows >= min_int8_rows(w.scheme());
+                if let (true, Some(product)) = (suits, Int8Product::new(&decoder, outputs)) {
                     return Ok(T::wrap(product.multiply(&integers, &scales, bias)));
                 }
                 (values(&integers, &scales), rows)
