@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # What candle-fused costs the one who builds with it: the CPU seconds to compile it, and the code it adds to a program.
 #
-#   benches/build_cost.sh
+#   benches/build_cost.sh [OP..]
 #
 # (a) CPU seconds (user + system) of a release build of this crate alone, its dependencies being built already, beside the
 #     same of candle-core and candle-nn. A build that finds nothing to do is subtracted.
 # (b) Bytes of code and of the whole file, stripped, of two programs: one trains a small layer with stock Candle, the other
-#     does that and keeps every function of `candle_fused::ops`.
+#     does that and keeps every function of `candle_fused::ops`, or those that are named.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -43,10 +43,10 @@ fn train() -> Result<f32> {
 manifest stock "$candle"
 printf '%s\nfn main() {\n    println!("{:?}", train());\n}\n' "$stock" >"$work/stock/src/main.rs"
 
-# The functions that `ops` exports. Some have a generic argument and so no address; the program has functions of its own
-# that call them.
-ops=$(sed -n 's/^fn candle_fused::ops::\([a-z0-9_]*\)[(<].*/\1/p' docs/public-api.txt |
-    grep -vx 'conv2d\|conv2d_with\|softmax\|log_softmax' | sort -u)
+# The functions that `ops` exports. Those with a generic argument have no address: the program has functions of its own that
+# call them.
+ops=$(grep -v 'impl ' docs/public-api.txt | sed -n 's/^fn candle_fused::ops::\([a-z0-9_]*\)[(<].*/\1/p' | sort -u)
+if (($#)); then ops=$*; fi
 generic='
 fn conv2d(x: &Tensor, w: &Tensor) -> Result<Tensor> {
     use candle_fused::ops::{conv2d_with, Act, ConvAlgo};
@@ -56,12 +56,17 @@ fn conv2d(x: &Tensor, w: &Tensor) -> Result<Tensor> {
 fn softmax(x: &Tensor, dim: usize) -> Result<Tensor> {
     candle_fused::ops::log_softmax(&candle_fused::ops::softmax(x, dim)?, dim)
 }
+
+fn reduced(x: &Tensor, dims: Vec<usize>) -> Result<Tensor> {
+    use candle_fused::ops::{max, mean, sum};
+    max(&mean(&sum(x, &dims[..1])?, &dims[1..2])?, &dims[2..])
+}
 '
 manifest fused "$candle
 candle-fused = { path = \"$root\" }"
 {
     printf '%s%s\nfn main() {\n    println!("{:?}", train());\n' "$stock" "$generic"
-    printf '    let ops: &[*const ()] = &[\n        conv2d as *const (),\n        softmax as *const (),\n'
+    printf '    let ops: &[*const ()] = &[\n        conv2d as *const (),\n        softmax as *const (),\n        reduced as *const (),\n'
     for op in $ops; do printf '        candle_fused::ops::%s as *const (),\n' "$op"; done
     printf '    ];\n    println!("{:?}", std::hint::black_box(ops));\n}\n'
 } >"$work/fused/src/main.rs"

@@ -29,7 +29,7 @@ static HEAP: memory::Counting = memory::Counting;
 
 const USAGE: &str = "\
 usage: models list
-       models forward [--seconds N] [--once] CASE..
+       models forward [--seconds N] [--once] [--alone] CASE..
        models gradients [--no-times] CASE..
        models minilm FOLDER
        models report RESULTS..
