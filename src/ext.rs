@@ -2,7 +2,7 @@
 
 use crate::ops::{self, Act, Mask};
 use candle_core::shape::{Dim, Dims};
-use candle_core::{Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 
 /// Stamps methods that call the function of the same name in [`ops`].
 macro_rules! methods {
@@ -49,6 +49,11 @@ pub trait FusedTensorOps: sealed::Sealed {
     /// The maximum over one or several dims, which are dropped.
     fn max_fused<D: Dims>(&self, dims: D) -> Result<Tensor> {
         ops::max(self.tensor(), dims)
+    }
+
+    /// The same numbers in another dtype, fast between f32, f16 and bf16.
+    fn cast_fused(&self, dtype: DType) -> Result<Tensor> {
+        ops::cast(self.tensor(), dtype)
     }
 
     methods! {

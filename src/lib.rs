@@ -32,6 +32,7 @@ mod check;
 mod cpu;
 pub mod ext;
 mod layout;
+mod memory;
 #[cfg(any(feature = "metal", test))]
 pub mod metal;
 pub mod nn;
@@ -41,5 +42,6 @@ mod philox;
 pub mod quant;
 
 pub use ext::FusedTensorOps;
+pub use memory::keep_freed_memory;
 #[doc(hidden)]
 pub use ops::reference;

@@ -11,6 +11,7 @@ mod affine_norm;
 pub(crate) mod attention;
 pub(crate) mod binary_act;
 pub(crate) mod bitlinear;
+pub(crate) mod cast;
 pub(crate) mod conv2d;
 pub(crate) mod cross_entropy;
 pub(crate) mod dropout;
@@ -63,6 +64,7 @@ exports! {
     binary_act: add_act, add_act_inplace, add_relu, bias_act, bias_act_inplace, mul_act, mul_act_inplace, mul_relu,
         BinaryAct, BinaryOp = reference;
     bitlinear: bitlinear, BitLinear = reference;
+    cast: cast, Cast = reference;
     conv2d: conv1d, conv2d, conv2d_with, conv_transpose1d, conv_transpose2d, Conv2d, Conv2dParams, ConvAlgo,
         ConvTranspose2d = reference, transposed_reference;
     cross_entropy: cross_entropy, cross_entropy_inplace, nll, token_log_probs, CrossEntropy, CrossEntropyConfig,

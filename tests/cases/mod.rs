@@ -46,6 +46,7 @@ macro_rules! with_ops {
             attention
             binary_act
             bitlinear
+            cast
             conv2d
             cross_entropy
             dropout

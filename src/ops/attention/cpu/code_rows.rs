@@ -93,12 +93,42 @@ impl<'a, const BITS: usize> CodeRows<'a, BITS> {
     #[inline(always)]
     unsafe fn scales<S: Simd>(&self, s: S, row: CodeRow, col: usize, left: usize) -> (S::F, S::F) {
         let (mut scales, mut bases) = ([0f32; MAX_LANES], [0f32; MAX_LANES]);
-        for i in 0..left.min(S::LANES) {
-            // SAFETY: i < left. The arrays have whole vectors.
-            (scales[i], bases[i]) = unsafe { self.scale(row, col + i) };
+        // SAFETY: the contract is the same. The arrays have whole vectors.
+        unsafe {
+            self.gather_scales(row, col, left.min(S::LANES), &mut scales, &mut bases);
+            (s.load_f32(scales.as_ptr()), s.load_f32(bases.as_ptr()))
         }
-        // SAFETY: the arrays have whole vectors.
-        unsafe { (s.load_f32(scales.as_ptr()), s.load_f32(bases.as_ptr())) }
+    }
+
+    /// The first `n` of [`CodeRows::scales`]. A function of its own, without vectors: every load of codes would have a copy of it.
+    ///
+    /// # Safety
+    /// The row exists and has `n` columns from `col` on.
+    #[inline(never)]
+    unsafe fn gather_scales(
+        &self,
+        row: CodeRow,
+        col: usize,
+        n: usize,
+        scales: &mut [f32; MAX_LANES],
+        bases: &mut [f32; MAX_LANES],
+    ) {
+        for (i, (scale, base)) in scales.iter_mut().zip(bases).enumerate().take(n) {
+            // SAFETY: i < n.
+            (*scale, *base) = unsafe { self.scale(row, col + i) };
+        }
+    }
+}
+
+/// A vector of codes with `n` bytes, and zeros behind them. A function of its own for the same reason.
+///
+/// # Safety
+/// `p` is valid for reads of `n` bytes.
+#[inline(never)]
+unsafe fn few_codes(p: *const u8, n: usize, few: &mut [u8; MAX_LANES]) {
+    for (i, to) in few.iter_mut().enumerate().take(n) {
+        // SAFETY: i < n.
+        *to = unsafe { *p.add(i) };
     }
 }
 
@@ -154,7 +184,7 @@ impl<const BITS: usize> KvRows for CodeRows<'_, BITS> {
                 true => Self::codes(s, p, self.signed),
                 false => {
                     let mut few = [0u8; MAX_LANES];
-                    std::ptr::copy_nonoverlapping(p, few.as_mut_ptr(), (left * BITS).div_ceil(8));
+                    few_codes(p, (left * BITS).div_ceil(8), &mut few);
                     Self::codes(s, few.as_ptr(), self.signed)
                 }
             };

@@ -14,6 +14,9 @@
 //! A group is the columns of W that share a scale of W. Where a record has several groups, blocks are groups, as drawn;
 //! otherwise blocks are records, of which a group has one or more.
 //!
+//! Numbers that were rounded to signed bytes before ([`FixedPointRows::of_bytes`]) are integers of one digit, the upper one; blocks
+//! then have the scale of their group, which is that of the bytes.
+//!
 //! **Outliers.** Where a few numbers are so large that the scale they ask for leaves the others too few bits, they are kept
 //! apart as f32, and their integers are 0.
 
@@ -65,6 +68,8 @@ impl Columns {
 pub struct FixedPointRows {
     pub columns: Columns,
     pub bytes: ActivationBytes,
+    /// Whether the lower two digits of all integers are 0, and scales those of the upper digit.
+    pub has_bytes: bool,
     /// For each row, the scale of each block.
     pub scales: Vec<f32>,
     /// For each row and group, Σ x without the outliers.
@@ -80,54 +85,77 @@ impl FixedPointRows {
     /// The rows of x, of `columns.cols` numbers each. `None` if fixed point does not suit one of them: if all its numbers are
     /// tiny, if it has many outliers, or if it has NaN, ∞ or numbers whose sum may overflow.
     pub fn new(x: &[f32], columns: Columns) -> Option<Self> {
-        let Columns { record, cols, .. } = columns;
-        let (blocks, groups) = (columns.blocks(), columns.groups());
-        let rows = x.len() / cols;
-        let mut fixed = FixedPointRows {
-            columns,
-            bytes: ActivationBytes::zeros(record, rows, cols),
-            scales: vec![0.0; rows * blocks],
-            sums: vec![0.0; rows * groups],
-            corrections: vec![0.0; rows * groups],
-            outliers: vec![Vec::new(); rows],
-        };
-        let mut scales = fixed.scales.chunks_exact_mut(blocks);
-        let mut sums = fixed.sums.chunks_exact_mut(groups);
-        let mut corrections = fixed.corrections.chunks_exact_mut(groups);
-        let mut outliers = fixed.outliers.iter_mut();
-        let rows = fixed.bytes.rows_mut().zip(x.chunks_exact(cols));
-        let mut rows: Vec<_> = rows
-            .filter_map(|(bytes, x)| {
-                let row = Row {
-                    x,
-                    columns,
-                    bytes,
-                    scales: scales.next()?,
-                    sums: sums.next()?,
-                    corrections: corrections.next()?,
-                    outliers: outliers.next()?,
-                };
-                Some((row, false))
-            })
-            .collect();
-        parallel::each(&mut rows, 4 * cols, |(row, suits)| {
+        let cols = columns.cols;
+        let mut fixed = FixedPointRows::zeros(x.len() / cols, columns);
+        let rows = fixed.rows_mut().zip(x.chunks_exact(cols));
+        let mut rows: Vec<_> = rows.map(|(row, x)| (row, x, false)).collect();
+        parallel::each(&mut rows, 4 * cols, |(row, x, suits)| {
             let mut largest = 0.0;
             simd::dispatch(Encode {
                 row,
+                x,
                 largest: &mut largest,
             });
             let few_outliers = row.outliers.len() <= 4 + cols / COLS_PER_OUTLIER;
             let in_range = largest == 0.0 || IN_RANGE.contains(&largest);
             *suits = few_outliers && in_range;
         });
-        let all_suit = rows.iter().all(|(_, suits)| *suits);
+        let all_suit = rows.iter().all(|(.., suits)| *suits);
         all_suit.then_some(fixed)
+    }
+
+    /// Rows of signed bytes, of which each group has its scale. `None` where a scale is NaN or so large that sums might overflow.
+    pub fn of_bytes(integers: &[u8], scales: &[f32], columns: Columns) -> Option<Self> {
+        let (cols, groups) = (columns.cols, columns.groups());
+        if !scales.iter().all(|scale| (0.0..1e26).contains(scale)) {
+            return None;
+        }
+        let mut fixed = FixedPointRows::zeros(integers.len() / cols, columns);
+        fixed.has_bytes = true;
+        let rows = fixed.rows_mut().zip(integers.chunks_exact(cols));
+        let mut rows: Vec<_> = rows.zip(scales.chunks_exact(groups)).collect();
+        parallel::each(&mut rows, cols, |((row, integers), scales)| {
+            row.write_bytes(integers, scales)
+        });
+        Some(fixed)
+    }
+
+    fn zeros(rows: usize, columns: Columns) -> Self {
+        let (blocks, groups) = (columns.blocks(), columns.groups());
+        FixedPointRows {
+            columns,
+            bytes: ActivationBytes::zeros(columns.record, rows, columns.cols),
+            has_bytes: false,
+            scales: vec![0.0; rows * blocks],
+            sums: vec![0.0; rows * groups],
+            corrections: vec![0.0; rows * groups],
+            outliers: vec![Vec::new(); rows],
+        }
+    }
+
+    fn rows_mut(&mut self) -> impl Iterator<Item = Row<'_>> {
+        let columns = self.columns;
+        let (blocks, groups) = (columns.blocks(), columns.groups());
+        let scales = self.scales.chunks_exact_mut(blocks);
+        let sums = self.sums.chunks_exact_mut(groups);
+        let corrections = self.corrections.chunks_exact_mut(groups);
+        let numbers = scales.zip(sums.zip(corrections));
+        let rows = self.bytes.rows_mut().zip(numbers.zip(&mut self.outliers));
+        rows.map(
+            move |(bytes, ((scales, (sums, corrections)), outliers))| Row {
+                columns,
+                bytes,
+                scales,
+                sums,
+                corrections,
+                outliers,
+            },
+        )
     }
 }
 
-/// A row of x, and the places that its encoding goes to.
+/// The places that the encoding of a row of x goes to.
 struct Row<'a> {
-    x: &'a [f32],
     columns: Columns,
     bytes: &'a mut [u8],
     scales: &'a mut [f32],
@@ -138,6 +166,7 @@ struct Row<'a> {
 
 struct Encode<'a, 'b> {
     row: &'a mut Row<'b>,
+    x: &'a [f32],
     /// The largest |x| that is no outlier, ∞ where a number is not finite.
     largest: &'a mut f32,
 }
@@ -145,14 +174,14 @@ struct Encode<'a, 'b> {
 impl simd::Kernel for Encode<'_, '_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        *self.largest = self.row.encode(s);
+        *self.largest = self.row.encode(s, self.x);
     }
 }
 
 impl Row<'_> {
     /// Returns the largest |x| that is no outlier.
     #[inline(always)]
-    fn encode<S: Simd>(&mut self, s: S) -> f32 {
+    fn encode<S: Simd>(&mut self, s: S, x: &[f32]) -> f32 {
         let Columns {
             record,
             block,
@@ -163,7 +192,7 @@ impl Row<'_> {
         let mut largest = 0f32;
         // The sums of the current group are in f64, so that they are rounded once and not for each block.
         let mut current = GroupSums::default();
-        for (n, from) in self.x.chunks(record.cols()).enumerate() {
+        for (n, from) in x.chunks(record.cols()).enumerate() {
             let mut x = [0f32; MAX_RECORD_COLS];
             x[..from.len()].copy_from_slice(from);
             let mut integers = [0i32; MAX_RECORD_COLS];
@@ -196,17 +225,44 @@ impl Row<'_> {
                 current.x += f64::from(sum);
                 current.low_digits += f64::from(scale) * f64::from(low);
             }
-            let bytes = &mut self.bytes[n * record.bytes()..][..record.bytes()];
-            let integers = &integers[..record.cols()];
-            match record.codes_per_byte {
-                8 => record.write_24_bits::<8>(integers, center, bytes),
-                4 => record.write_24_bits::<4>(integers, center, bytes),
-                2 => record.write_24_bits::<2>(integers, center, bytes),
-                _ => record.write_24_bits::<1>(integers, center, bytes),
-            }
+            self.write_record(n, &integers, center);
         }
         self.end_group(&current);
         largest
+    }
+
+    /// Writes record `n`.
+    #[inline(always)]
+    fn write_record(&mut self, n: usize, integers: &[i32; MAX_RECORD_COLS], center: i32) {
+        let record = self.columns.record;
+        let bytes = &mut self.bytes[n * record.bytes()..][..record.bytes()];
+        let integers = &integers[..record.cols()];
+        match record.codes_per_byte {
+            8 => record.write_24_bits::<8>(integers, center, bytes),
+            4 => record.write_24_bits::<4>(integers, center, bytes),
+            2 => record.write_24_bits::<2>(integers, center, bytes),
+            _ => record.write_24_bits::<1>(integers, center, bytes),
+        }
+    }
+
+    /// Writes a row of signed bytes with a scale for each group.
+    fn write_bytes(&mut self, row: &[u8], scales: &[f32]) {
+        let Columns { block, group, .. } = self.columns;
+        for (n, from) in row.chunks(self.columns.record.cols()).enumerate() {
+            let mut integers = [0i32; MAX_RECORD_COLS];
+            for (integer, &byte) in integers.iter_mut().zip(from) {
+                *integer = i32::from(byte as i8) << 16;
+            }
+            self.write_record(n, &integers, self.columns.center);
+        }
+        for (n, scale) in self.scales.iter_mut().enumerate() {
+            *scale = scales[n * block / group];
+        }
+        let groups = row.chunks_exact(group).zip(scales);
+        for (sum, (integers, scale)) in self.sums.iter_mut().zip(groups) {
+            let integers: i32 = integers.iter().map(|&byte| i32::from(byte as i8)).sum();
+            *sum = scale * integers as f32;
+        }
     }
 
     #[inline(always)]

@@ -87,6 +87,13 @@ fn multiply(call: &Call<CpuStorage>, side: Side, rounding: Option<Scheme>) -> Re
                 if let (true, Some(product)) = (suits, Int8Product::new(&decoder, outputs)) {
                     return Ok(T::wrap(product.multiply(&integers, &scales, bias)));
                 }
+                let bytes = (&integers[..], &scales[..]);
+                if let (true, Some(product)) = (
+                    rows <= MAX_GEMV_ROWS,
+                    Gemv::of_bytes(&decoder, bytes, outputs),
+                ) {
+                    return Ok(T::wrap(product.multiply(bias)));
+                }
                 (values(&integers, &scales), rows)
             }
         };

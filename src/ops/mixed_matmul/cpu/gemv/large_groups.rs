@@ -22,7 +22,10 @@ impl LargeGroups {
 impl<B: ByteSimd, const R: usize, const O: usize> Block<'_, B, R, O> {
     /// [`Block::products`] for large groups.
     #[inline(always)]
-    pub fn large_groups<const BITS: usize>(&self, kind: &LargeGroups) -> Lanes<B, R, O> {
+    pub fn large_groups<const BITS: usize, const LOWEST: usize>(
+        &self,
+        kind: &LargeGroups,
+    ) -> Lanes<B, R, O> {
         let (b, x, values) = (self.b, &self.gemv.x, self.gemv.values);
         let (groups, records) = (x.columns.groups(), x.bytes.records());
         let mut totals = [[b.splat(0.0); O]; R];
@@ -37,7 +40,7 @@ impl<B: ByteSimd, const R: usize, const O: usize> Block<'_, B, R, O> {
                     *scales = [b.splat(x.scales[(self.row + r) * records + record]); O];
                 }
                 // SAFETY: the record is below the number of x's records.
-                unsafe { self.add_vector::<BITS>(record, scales, &mut sums) };
+                unsafe { self.add_vector::<BITS, LOWEST>(record, scales, &mut sums) };
             }
             for (o, of_output) in self.scales.iter().enumerate() {
                 let scale = b.splat(of_output.scales[group] * values.factor);

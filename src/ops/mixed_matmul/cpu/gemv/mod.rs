@@ -55,6 +55,24 @@ impl<'a> Gemv<'a> {
     /// `None` where there is no fast path: for codes in base 3, for groups that are neither a whole number of vectors nor a
     /// whole part of one, and for numbers that fixed point does not suit.
     pub fn new(weight: &'a Decoder<'a>, x: &[f32], outputs: usize) -> Option<Self> {
+        Self::of_rows(weight, outputs, |columns| FixedPointRows::new(x, columns))
+    }
+
+    /// For rows of signed bytes, of which each group of W has its scale.
+    pub fn of_bytes(
+        weight: &'a Decoder<'a>,
+        (integers, scales): (&[u8], &[f32]),
+        outputs: usize,
+    ) -> Option<Self> {
+        let rows = |columns| FixedPointRows::of_bytes(integers, scales, columns);
+        Self::of_rows(weight, outputs, rows)
+    }
+
+    fn of_rows(
+        weight: &'a Decoder<'a>,
+        outputs: usize,
+        rows: impl FnOnce(Columns) -> Option<FixedPointRows>,
+    ) -> Option<Self> {
         let (cols, scheme) = (weight.cols, weight.scheme);
         if scheme.packing != Packing::Bits {
             return None;
@@ -91,7 +109,7 @@ impl<'a> Gemv<'a> {
             codes: CodeRows::new(weight.codes, scheme.row_bytes(cols), record.width),
             values,
             outputs,
-            x: FixedPointRows::new(x, columns)?,
+            x: rows(columns)?,
             groups,
         })
     }
@@ -275,9 +293,12 @@ impl<'a, B: ByteSimd, const R: usize, const O: usize> Block<'a, B, R, O> {
     /// The products of the rows of x and of W; their lanes are still to be added up.
     #[inline(always)]
     fn products<const BITS: usize>(&self) -> Lanes<B, R, O> {
-        match &self.gemv.groups {
-            GroupKind::Small(kind) => self.small_groups::<BITS>(kind),
-            GroupKind::Large(kind) => self.large_groups::<BITS>(kind),
+        // Chosen outside of all loops: sums stay in registers in a loop without a branch.
+        match (&self.gemv.groups, self.gemv.x.has_bytes) {
+            (GroupKind::Small(kind), false) => self.small_groups::<BITS, 0>(kind),
+            (GroupKind::Small(kind), true) => self.small_groups::<BITS, 2>(kind),
+            (GroupKind::Large(kind), false) => self.large_groups::<BITS, 0>(kind),
+            (GroupKind::Large(kind), true) => self.large_groups::<BITS, 2>(kind),
         }
     }
 
@@ -314,12 +335,12 @@ impl<'a, B: ByteSimd, const R: usize, const O: usize> Block<'a, B, R, O> {
         }
     }
 
-    /// Adds the products of a vector of codes and its record of x, times `scales`.
+    /// Adds the products of a vector of codes and its record of x, times `scales`. x has the digits from LOWEST on.
     ///
     /// # Safety
     /// The rows of x have this record.
     #[inline(always)]
-    unsafe fn add_vector<const BITS: usize>(
+    unsafe fn add_vector<const BITS: usize, const LOWEST: usize>(
         &self,
         record: usize,
         scales: Lanes<B, R, O>,
@@ -345,7 +366,8 @@ impl<'a, B: ByteSimd, const R: usize, const O: usize> Block<'a, B, R, O> {
                     v = b.flip_sign_bits(v);
                 }
                 for r in 0..R {
-                    let products = dot::products::<B, BITS>(b, v, bytes.add(r * row_bytes));
+                    let bytes = bytes.add(r * row_bytes);
+                    let products = dot::products::<B, BITS, LOWEST>(b, v, bytes);
                     sums[r][o] = b.fma(products, scales[r][o], sums[r][o]);
                 }
             }

@@ -49,7 +49,10 @@ impl SmallGroups {
 impl<B: ByteSimd, const R: usize, const O: usize> Block<'_, B, R, O> {
     /// [`Block::products`] for small groups.
     #[inline(always)]
-    pub fn small_groups<const BITS: usize>(&self, kind: &SmallGroups) -> Lanes<B, R, O> {
+    pub fn small_groups<const BITS: usize, const LOWEST: usize>(
+        &self,
+        kind: &SmallGroups,
+    ) -> Lanes<B, R, O> {
         let (b, x, values) = (self.b, &self.gemv.x, self.gemv.values);
         let groups = x.columns.groups();
         let mut totals = [[b.splat(0.0); O]; R];
@@ -74,7 +77,7 @@ impl<B: ByteSimd, const R: usize, const O: usize> Block<'_, B, R, O> {
                     }
                 }
                 // SAFETY: the record has one of the row's groups, so it is one of x's.
-                unsafe { self.add_vector::<BITS>(record, scales, &mut totals) };
+                unsafe { self.add_vector::<BITS, LOWEST>(record, scales, &mut totals) };
             }
         }
         totals
