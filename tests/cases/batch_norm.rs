@@ -77,7 +77,7 @@ fn wide() -> OpCase {
         vector("weight", Fill::Weight),
         vector("bias", Fill::Addend),
     ];
-    statistics("train_wide", &args).grid(&[&[2, 1], &[2, 2], &[3, 1], &[2, 17], &[5, 64]])
+    statistics("train_wide", &args).grid(&[&[4, 3], &[17, 1], &[2, 17], &[5, 64]])
 }
 
 /// By a mean and a variance that are given; with as many of weight and bias as there are arguments.
