@@ -7,10 +7,12 @@ use nn::BatchNormConfig;
 
 const CHANNELS: usize = 3;
 
+type Forward = Box<dyn Fn(&Tensor, bool) -> Result<Tensor>>;
+
 /// A layer, the variables it was made of, and what it does.
 struct Trained {
     vars: VarMap,
-    forward: Box<dyn Fn(&Tensor, bool) -> Result<Tensor>>,
+    forward: Forward,
 }
 
 fn trained<L: ModuleT + 'static>(
