@@ -156,19 +156,17 @@ fn measured<const BATCH: usize, const CHANNELS: usize, const SIDE: usize>(
 /// The CustomOps, with fields that suit and that don't.
 pub fn custom_ops() -> Result<Vec<Form>> {
     let of = |channels: usize, dtype| Tensor::ones(channels, dtype, &Device::Cpu);
-    let op = |channels, dtype| -> Result<BatchNorm> {
-        Ok(BatchNorm {
-            mean: of(channels, dtype)?,
-            var: of(channels, dtype)?,
-            eps: EPS,
-        })
-    };
+    let [five, many, none] = [of(5, DType::F32)?, of(32, DType::F32)?, of(0, DType::F32)?];
+    let (integers, halves) = (of(5, DType::U32)?, of(5, DType::F16)?);
+    let eps = EPS;
     Ok(forms! {
-        op(5, DType::F32)? => CustomOp1 CustomOp2 CustomOp3;
-        op(32, DType::F32)? => CustomOp1 CustomOp2 CustomOp3;
-        op(0, DType::F32)? => CustomOp1;
-        op(5, DType::U32)? => CustomOp1 CustomOp3;
-        op(5, DType::F16)? => CustomOp2;
+        BatchNorm { mean: five.clone(), var: five.clone(), eps } => CustomOp1 CustomOp2 CustomOp3;
+        BatchNorm { mean: many.clone(), var: many.clone(), eps } => CustomOp1 CustomOp2 CustomOp3;
+        BatchNorm { mean: none.clone(), var: none.clone(), eps } => CustomOp1;
+        BatchNorm { mean: five.clone(), var: many.clone(), eps } => CustomOp1;
+        BatchNorm { mean: integers.clone(), var: five.clone(), eps } => CustomOp1 CustomOp3;
+        BatchNorm { mean: five.clone(), var: halves.clone(), eps } => CustomOp2;
+        BatchNorm { mean: five.clone(), var: five.clone(), eps: 0.0 } => CustomOp1;
     })
 }
 
