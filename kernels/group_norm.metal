@@ -12,22 +12,6 @@ struct GroupNormParams {
     uint aligned;
 };
 
-// The vector's value for four elements of a row from i on; `vector` begins at the group's first channel.
-template <typename T>
-inline float4 channel4(device const T* vector, uint i, constant GroupNormParams& p) {
-    uint c = i / p.spatial;
-    if (i - c * p.spatial + 3u < p.spatial) {
-        return float4(float(vector[c]));
-    }
-    uint last = p.cols - 1u;
-    return float4(
-        float(vector[c]),
-        float(vector[min(i + 1u, last) / p.spatial]),
-        float(vector[min(i + 2u, last) / p.spatial]),
-        float(vector[min(i + 3u, last) / p.spatial])
-    );
-}
-
 // One row; y may be x.
 template <typename T, uint VECTORS>
 inline void norm_group(
@@ -44,10 +28,10 @@ inline void norm_group(
     for (uint i = t.first; i < p.cols; i += t.step) {
         float4 v = m.apply(row.at(i));
         if (VECTORS > 0u) {
-            v *= channel4(weight, i, p);
+            v *= channel4(weight, i, p.spatial, p.cols);
         }
         if (VECTORS > 1u) {
-            v += channel4(bias, i, p);
+            v += channel4(bias, i, p.spatial, p.cols);
         }
         store4(y + i, ulong(p.cols - i), aligned, v);
     }
@@ -170,7 +154,7 @@ template <typename T, uint WEIGHT>
         ulong left = ulong(p.cols - i);
         float4 h = load4(g + at + i, left, aligned, 0.0f);
         if (WEIGHT > 0u) {
-            h *= channel4(weight + first, i, p);
+            h *= channel4(weight + first, i, p.spatial, p.cols);
         }
         float4 v = m.scale * (h - offset - m.apply(load4(x + at + i, left, aligned, 0.0f)) * slope);
         store4(dx + at + i, left, aligned, v);

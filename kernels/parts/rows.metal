@@ -172,34 +172,53 @@ struct L2 {
     static float grad_factor(float squares, float, float eps) { return sqrt(squares) < eps ? 0.0f : 1.0f; }
 };
 
-template <typename Kind, bool WIDE, typename T>
-inline Moments row_moments(thread const Row<T>& x, float eps, RowThread t) {
-    float n = float(x.cols);
-    Moments m;
+// Sums over a row, about `mean`, which is the row's mean as rounded to float, or 0 if the norm is not centred.
+struct MomentSums {
+    float mean;
+    float rest;
+    float squares;
+};
+
+// `row` has `cols` elements, four from i on being `row.at(i)`.
+template <typename Kind, bool WIDE, typename R>
+inline MomentSums row_moment_sums(thread const R& row, RowThread t) {
+    MomentSums m;
     m.mean = 0.0f;
-    float rest = 0.0f;
+    m.rest = 0.0f;
     if (Kind::centred()) {
         float4 sum = float4(0.0f);
-        for (uint i = t.first; i < x.cols; i += t.step) {
-            sum += x.at(i);
+        for (uint i = t.first; i < row.cols; i += t.step) {
+            sum += row.at(i);
         }
-        m.mean = row_sum<WIDE>(sum4(sum), t) / n;
+        m.mean = row_sum<WIDE>(sum4(sum), t) / float(row.cols);
     }
     float4 sum = float4(0.0f);
-    float4 squares4 = float4(0.0f);
-    for (uint i = t.first; i < x.cols; i += t.step) {
-        float4 d = keep4(x.at(i) - m.mean, x.cols - i);
+    float4 squares = float4(0.0f);
+    for (uint i = t.first; i < row.cols; i += t.step) {
+        float4 d = keep4(row.at(i) - m.mean, row.cols - i);
         sum += d;
-        squares4 = fma(d, d, squares4);
+        squares = fma(d, d, squares);
     }
-    float squares = row_sum<WIDE>(sum4(squares4), t);
+    m.squares = row_sum<WIDE>(sum4(squares), t);
     if (Kind::centred()) {
-        rest = row_sum<WIDE>(sum4(sum), t);
-        squares -= rest * (rest / n);
+        m.rest = row_sum<WIDE>(sum4(sum), t);
+    }
+    return m;
+}
+
+template <typename Kind, bool WIDE, typename R>
+inline Moments row_moments(thread const R& row, float eps, RowThread t) {
+    float n = float(row.cols);
+    MomentSums sums = row_moment_sums<Kind, WIDE>(row, t);
+    float squares = sums.squares;
+    if (Kind::centred()) {
+        squares -= sums.rest * (sums.rest / n);
         squares = squares < 0.0f ? 0.0f : squares;
     }
+    Moments m;
+    m.mean = sums.mean;
     m.scale = Kind::scale(squares, n, eps);
     m.grad_factor = Kind::grad_factor(squares, n, eps);
-    m.shift = Kind::centred() ? -(rest / n) * m.scale : 0.0f;
+    m.shift = Kind::centred() ? -(sums.rest / n) * m.scale : 0.0f;
     return m;
 }

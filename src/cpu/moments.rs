@@ -55,6 +55,17 @@ impl MomentSums {
         }
     }
 
+    /// Of the sums Σ(x − mean) and Σ(x − mean)² of a centred norm over `count` elements.
+    #[inline(always)]
+    pub fn new(count: usize, mean: f32, residual: f32, squares: f32) -> Self {
+        MomentSums {
+            count,
+            mean,
+            residual,
+            squares,
+        }
+    }
+
     /// The sums over the columns of both, by the formula of Chan, Golub and LeVeque.
     pub fn join<const CENTRED: bool>(self, other: Self) -> Self {
         let count = self.count + other.count;
@@ -94,6 +105,32 @@ impl MomentSums {
     pub fn mean(&self) -> f32 {
         self.mean
     }
+
+    /// What is left of the elements' mean where `mean` is subtracted.
+    #[inline(always)]
+    pub fn mean_residual(&self) -> f32 {
+        self.residual / self.count as f32
+    }
+
+    /// The mean square, about the elements' own mean if the norm is centred: then it is their variance.
+    #[inline(always)]
+    pub fn mean_square<const CENTRED: bool>(&self) -> f32 {
+        self.squares_about::<CENTRED>() / self.count as f32
+    }
+
+    #[inline(always)]
+    fn squares_about<const CENTRED: bool>(&self) -> f32 {
+        if !CENTRED {
+            return self.squares;
+        }
+        let squares = self.squares - self.residual * self.mean_residual();
+        // Rounding may leave less than 0. A NaN stays.
+        if squares < 0.0 {
+            0.0
+        } else {
+            squares
+        }
+    }
 }
 
 /// A mean that has not been rounded to f32, and the sum of squares about it.
@@ -118,13 +155,7 @@ impl Moments {
     #[inline(always)]
     pub fn new<const CENTRED: bool>(sums: MomentSums, divisor: Divisor, eps: f32) -> Self {
         let count = sums.count as f32;
-        let mean_residual = sums.residual / count;
-        let mut squares = sums.squares;
-        if CENTRED {
-            squares -= sums.residual * mean_residual;
-            // Rounding may leave less than 0. A NaN stays.
-            squares = if squares < 0.0 { 0.0 } else { squares };
-        }
+        let squares = sums.squares_about::<CENTRED>();
         let (scale, grad_factor) = match divisor {
             Divisor::RootMeanSquare => (1.0 / (squares / count + eps).sqrt(), 1.0 / count),
             // The comparison is false for a NaN, which stays.
@@ -134,7 +165,11 @@ impl Moments {
         Moments {
             mean: sums.mean,
             scale,
-            shift: if CENTRED { -mean_residual * scale } else { 0.0 },
+            shift: if CENTRED {
+                -sums.mean_residual() * scale
+            } else {
+                0.0
+            },
             grad_factor,
         }
     }

@@ -41,6 +41,7 @@ macro_rules! weight_and_bias {
 
 pub mod activation;
 pub mod attention;
+pub mod batch_norm;
 pub mod checkpoint;
 pub mod conv;
 pub mod cpu_flash_attention;
@@ -64,6 +65,7 @@ pub mod varlen_attention {
 }
 
 pub use activation::{Activation, IntoAct};
+pub use batch_norm::{batch_norm, BatchNorm, BatchNormConfig};
 pub use candle_nn::*;
 pub use checkpoint::{checkpoint, checkpoint_many};
 pub use conv::{

@@ -57,6 +57,11 @@ pub fn check_vectors(name: &str, vectors: &[Spec<'_>], len: usize, of_what: &str
     Ok(())
 }
 
+/// The channels of `[batch, channels, ..]`; 0 for a rank that norms of channels refuse.
+pub fn channels(x: &Tensor) -> usize {
+    x.dims().get(1).copied().unwrap_or(0)
+}
+
 /// A weight of ones for `x`, as long as `bias`. The last one is kept: a layer asks for the same at every step.
 pub fn ones(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
     // Candle can't fill an empty tensor on Metal.

@@ -9,6 +9,7 @@ pub(crate) mod adamw;
 pub(crate) mod affine_act;
 mod affine_norm;
 pub(crate) mod attention;
+pub(crate) mod batch_norm;
 pub(crate) mod binary_act;
 pub(crate) mod bitlinear;
 pub(crate) mod cast;
@@ -61,6 +62,7 @@ exports! {
         tanh, Act, Activation = reference;
     affine_act: affine_act, affine_act_inplace, AffineAct = reference;
     attention: attention, attention_codes, Attention, AttentionCodes, AttentionConfig, AttentionDropout, AttentionLayout, PackedSequences = reference;
+    batch_norm: batch_norm, batch_norm_train, BatchNorm = reference, reference_train;
     binary_act: add_act, add_act_inplace, add_relu, bias_act, bias_act_inplace, mul_act, mul_act_inplace, mul_relu,
         BinaryAct, BinaryOp = reference;
     bitlinear: bitlinear, BitLinear = reference;

@@ -44,6 +44,7 @@ macro_rules! with_ops {
             activation
             affine_act
             attention
+            batch_norm
             binary_act
             bitlinear
             cast
@@ -212,7 +213,7 @@ fn zeros(shape: impl Into<Shape>, device: &Device) -> Result<Tensor> {
     Tensor::zeros(shape, DType::F32, device)
 }
 
-/// What an op returns: a tensor or a pair of them.
+/// What an op returns: a tensor, or two or three of them.
 pub trait Outputs {
     fn tensors(self) -> Vec<Tensor>;
 }
@@ -226,6 +227,12 @@ impl Outputs for Tensor {
 impl Outputs for (Tensor, Tensor) {
     fn tensors(self) -> Vec<Tensor> {
         vec![self.0, self.1]
+    }
+}
+
+impl Outputs for (Tensor, Tensor, Tensor) {
+    fn tensors(self) -> Vec<Tensor> {
+        vec![self.0, self.1, self.2]
     }
 }
 

@@ -3,7 +3,8 @@
 use super::exact::{exactly, values};
 use super::*;
 use candle_fused::ops::{Act, ConvAlgo};
-use nn::{BatchNorm, Conv2dConfig};
+use candle_nn::BatchNorm;
+use nn::Conv2dConfig;
 
 const CHANNELS: usize = 6;
 

@@ -2,6 +2,7 @@
 //! all get a gradient.
 
 mod activation;
+mod batch_norm;
 mod cnn;
 mod convolutions;
 mod exact;

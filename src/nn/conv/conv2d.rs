@@ -2,10 +2,11 @@
 
 use crate::check;
 use crate::nn::activation::IntoAct;
+use crate::nn::batch_norm::BatchNorm;
 use crate::ops::conv2d::{with_bias, Conv2d as Op};
 use crate::ops::{Act, ConvAlgo};
 use candle_core::{DType, Module, Result, Tensor};
-use candle_nn::{BatchNorm, Conv2dConfig};
+use candle_nn::Conv2dConfig;
 
 /// A convolution of `[batch, channels, height, width]`.
 ///
@@ -73,9 +74,9 @@ impl Conv2d {
         self.op.algo
     }
 
-    /// This layer and the batch norm that follows it, as one layer for inference. Its weight and bias get no gradients. If an
-    /// activation follows the norm, add it to the result by [`Conv2d::with_act`].
-    pub fn fold_batch_norm(&self, norm: &BatchNorm) -> Result<Self> {
+    /// This layer and the batch norm that follows it, ours or the stock one, as one layer for inference. Its weight and bias get
+    /// no gradients. If an activation follows the norm, add it to the result by [`Conv2d::with_act`].
+    pub fn fold_batch_norm<N: Clone + Into<BatchNorm>>(&self, norm: &N) -> Result<Self> {
         let Self { weight, bias, .. } = self.absorb_bn(norm)?;
         let bias = bias.map(|bias| bias.detach());
         Ok(Self::new(weight.detach(), bias, self.config).with_algo(self.op.algo))
@@ -85,8 +86,9 @@ impl Conv2d {
     ///
     /// In evaluation the norm is `(z − mean) · s + beta` for each channel, with `s = gamma / √(var + eps)`. The weight
     /// becomes `w · s`, the bias `(bias − mean) · s + beta`, computed in f32 and rounded once.
-    pub fn absorb_bn(&self, bn: &BatchNorm) -> Result<Self> {
-        self.check_norm(bn)?;
+    pub fn absorb_bn<N: Clone + Into<BatchNorm>>(&self, bn: &N) -> Result<Self> {
+        let bn: BatchNorm = bn.clone().into();
+        self.check_norm(&bn)?;
         let dtype = self.weight.dtype();
         let wide = |t: &Tensor| match dtype {
             DType::F64 => t.to_dtype(DType::F64),

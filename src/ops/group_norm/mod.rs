@@ -5,11 +5,11 @@
 //! `dweight[c] = Σ g · x̂` and `dbias[c] = Σ g` over the batch and all positions. Everything is computed in f32 and
 //! rounded once; the variance takes two passes.
 
-mod cpu;
+pub(crate) mod cpu;
 #[cfg(feature = "metal")]
 mod metal;
 
-use super::affine_norm::{self, affine_bwd, with_args, AffineBwd};
+use super::affine_norm::{self, affine_bwd, channels, with_args, AffineBwd};
 use super::row_norm::{reference_layer, widened};
 use crate::check;
 use crate::op::{self, custom_op, kernels, signature, Grads, InplaceOp, Op, Spec};
@@ -61,11 +61,6 @@ pub fn group_norm_inplace(
     let norm = GroupNorm { num_groups, eps };
     let run = |args: &[&Tensor]| op::apply_inplace("group_norm_inplace", norm, args[0], &args[1..]);
     with_args(x, channels(x), weight, bias, run)
-}
-
-/// 0 for a rank that the norm refuses.
-fn channels(x: &Tensor) -> usize {
-    x.dims().get(1).copied().unwrap_or(0)
 }
 
 impl GroupNorm {

@@ -1,20 +1,20 @@
 //! Gradients: each channel's sums, from which its group's means follow, then dx. dweight and dbias are the channels' sums,
 //! added up over the batch in order.
 
-use super::{at, for_each_element, groups, Elements};
+use super::channel::{at, for_each_element, ChannelGrad};
+use super::groups;
 use crate::cpu::column_sums::sum_rows;
 use crate::cpu::element::Element;
 use crate::cpu::fold::fold;
 use crate::cpu::moments::{Divisor, MomentSums, Moments, RowGradSums};
 use crate::cpu::parallel::{self, Shared};
-use crate::cpu::pieces::Pieces;
 use crate::cpu::row_view::RowView;
 use crate::cpu::simd::{dispatch, Kernel, Simd};
 use crate::cpu::{alloc, with_float};
 use crate::op::{Args, OpResult};
 use crate::ops::affine_norm::AffineBwd;
 use crate::ops::group_norm::{Extent, GroupNorm, NAME};
-use crate::ops::row_norm::cpu::{row_grad, slices};
+use crate::ops::row_norm::cpu::slices;
 use candle_core::CpuStorage;
 use std::ops::Range;
 
@@ -139,45 +139,6 @@ impl<T: Element> Kernel for Backward<'_, T> {
                     for_each_element(s, spatial, &channel);
                 }
             }
-        }
-    }
-}
-
-/// dx = (g · weight − x̂ · slope − offset) · scale, over elements of one channel.
-struct ChannelGrad<T> {
-    x: *const T,
-    g: *const T,
-    dx: *mut T,
-    moments: Moments,
-    weight: f32,
-    slope: f32,
-    offset: f32,
-}
-
-impl<T: Element> Elements for ChannelGrad<T> {
-    #[inline(always)]
-    unsafe fn element<S: Simd>(&self, s: S, i: usize) {
-        // SAFETY: x, g and dx have an element i.
-        unsafe {
-            let x = self.moments.apply_one((*self.x.add(i)).widen_in(s));
-            let h = (*self.g.add(i)).widen_in(s) * self.weight;
-            let dx = (h - self.offset - x * self.slope) * self.moments.scale;
-            self.dx.add(i).write(T::narrow_in(s, dx));
-        }
-    }
-}
-
-impl<T: Element> Pieces for ChannelGrad<T> {
-    #[inline(always)]
-    unsafe fn piece<S: Simd, const FULL: bool>(&self, s: S, i: usize, left: usize) {
-        // SAFETY: x, g and dx have the elements that are asked for.
-        unsafe {
-            let g = T::load_piece::<S, FULL>(s, self.g.add(i), left);
-            let x = T::load_piece::<S, FULL>(s, self.x.add(i), left);
-            let x = self.moments.apply::<S, true>(s, x);
-            let h = s.mul(g, s.splat(self.weight));
-            let dx = row_grad(s, self.moments, h, x, [self.slope, self.offset]);
-            T::store_piece::<S, FULL>(s, self.dx.add(i), left, dx);
         }
     }
 }

@@ -1,16 +1,18 @@
 //! Group norm on the CPU. A row is a group of channels: measure it, then write its channels one after the other.
 
 mod backward;
+pub mod channel;
 
 pub use crate::ops::row_norm::cpu::{forward, inplace};
 pub use backward::backward;
 
+use channel::{at, for_each_element, Channel};
+
 use super::{Extent, GroupNorm, NAME};
 use crate::cpu::element::Element;
 use crate::cpu::gather;
-use crate::cpu::moments::{Divisor, Moments};
+use crate::cpu::moments::Divisor;
 use crate::cpu::parallel::Shared;
-use crate::cpu::pieces::{for_each_piece, Pieces};
 use crate::cpu::row_view::RowView;
 use crate::cpu::simd::Simd;
 use crate::cpu::two_pass;
@@ -103,76 +105,5 @@ impl<T: Element> WriteRow<T> for WriteGroup<'_, T> {
             }
             (start, c) = (end, c + 1);
         }
-    }
-}
-
-/// The body of a loop over the elements of a channel, which may be few.
-trait Elements: Pieces {
-    /// Takes element `i` alone. Must be `inline(always)`.
-    ///
-    /// # Safety
-    /// The element exists.
-    unsafe fn element<S: Simd>(&self, s: S, i: usize);
-}
-
-/// Takes the first `n` elements. Less than a vector goes element by element, which takes less time than copies to and from
-/// a padded vector.
-///
-/// # Safety
-/// The elements exist.
-#[inline(always)]
-unsafe fn for_each_element<S: Simd, E: Elements>(s: S, n: usize, body: &E) {
-    // SAFETY: the loops ask for the elements below n alone.
-    unsafe {
-        if n >= S::LANES {
-            return for_each_piece(s, 0..n, body);
-        }
-        for i in 0..n {
-            body.element(s, i);
-        }
-    }
-}
-
-/// y = x̂ · weight + bias, over elements of one channel.
-struct Channel<T> {
-    x: *const T,
-    y: *mut T,
-    moments: Moments,
-    weight: f32,
-    bias: f32,
-}
-
-impl<T: Element> Elements for Channel<T> {
-    #[inline(always)]
-    unsafe fn element<S: Simd>(&self, s: S, i: usize) {
-        // SAFETY: x and y have an element i.
-        unsafe {
-            let x = self.moments.apply_one((*self.x.add(i)).widen_in(s));
-            self.y
-                .add(i)
-                .write(T::narrow_in(s, x * self.weight + self.bias));
-        }
-    }
-}
-
-impl<T: Element> Pieces for Channel<T> {
-    #[inline(always)]
-    unsafe fn piece<S: Simd, const FULL: bool>(&self, s: S, i: usize, left: usize) {
-        // SAFETY: x and y have the elements that are asked for.
-        unsafe {
-            let x = T::load_piece::<S, FULL>(s, self.x.add(i), left);
-            let x = self.moments.apply::<S, true>(s, x);
-            let y = s.fma(x, s.splat(self.weight), s.splat(self.bias));
-            T::store_piece::<S, FULL>(s, self.y.add(i), left, y);
-        }
-    }
-}
-
-/// Element `i` of a weight or bias, or `default` without one.
-#[inline(always)]
-fn at<S: Simd, T: Element>(s: S, vector: Option<&[T]>, i: usize, default: f32) -> f32 {
-    match vector {
-        Some(v) => v[i].widen_in(s),
-        None => default,
     }
 }
