@@ -1,8 +1,8 @@
-//! Methods on a tensor, for ops that Candle's `Tensor` has no method for, and for in-place forms.
+//! Methods on a tensor, for ops that Candle's `Tensor` has no method for or loses the gradients of, and for in-place forms.
 
-use crate::ops::{self, Act, Mask};
+use crate::ops::{self, Act, Mask, Pool2dParams};
 use candle_core::shape::{Dim, Dims};
-use candle_core::{DType, Result, Tensor};
+use candle_core::{DType, Result, Tensor, ToUsize2};
 
 /// Stamps methods that call the function of the same name in [`ops`].
 macro_rules! methods {
@@ -14,7 +14,22 @@ macro_rules! methods {
     )*};
 }
 
-/// Ops of this crate as methods on a tensor: those that Candle has no method for, and in-place forms.
+/// Stamps the fused forms of Candle's own methods: of integers, which have no gradient, Candle's method is called.
+macro_rules! drop_ins {
+    ($($(#[$doc:meta])* $method:ident = $stock:ident$(<$($generic:ident: $bound:ident),+>)?($($arg:ident: $ty:ty),*) => |$x:ident| $fused:expr;)*) => {$(
+        $(#[$doc])*
+        fn $method$(<$($generic: $bound),+>)?(&self, $($arg: $ty),*) -> Result<Tensor> {
+            let $x = self.tensor();
+            match $x.dtype().is_float() {
+                true => $fused,
+                false => $x.$stock($($arg),*),
+            }
+        }
+    )*};
+}
+
+/// Ops of this crate as methods on a tensor: those that Candle has no method for, those whose method loses gradients, and in-place
+/// forms.
 ///
 /// Out-of-place methods end in `_fused`, so that they never hide one that Candle adds. `_inplace` ones overwrite the tensor,
 /// for inference: they refuse a tensor that tracks gradients, and give none to their other arguments. All other ops are
@@ -54,6 +69,36 @@ pub trait FusedTensorOps: sealed::Sealed {
     /// The same numbers in another dtype, fast between f32, f16 and bf16.
     fn cast_fused(&self, dtype: DType) -> Result<Tensor> {
         ops::cast(self.tensor(), dtype)
+    }
+
+    drop_ins! {
+        /// The maximum of each window of `[batch, channels, height, width]`; windows lie side by side.
+        max_pool2d_fused = max_pool2d<T: ToUsize2>(size: T) => |x| ops::max_pool2d(x, Pool2dParams::new(size));
+        /// As `max_pool2d_fused`, with windows that are `stride` pixels apart.
+        max_pool2d_with_stride_fused = max_pool2d_with_stride<T: ToUsize2>(kernel_size: T, stride: T) => |x| {
+            ops::max_pool2d(x, Pool2dParams::new(kernel_size).with_stride(stride))
+        };
+        /// The mean of each window of `[batch, channels, height, width]`; windows lie side by side.
+        avg_pool2d_fused = avg_pool2d<T: ToUsize2>(size: T) => |x| ops::avg_pool2d(x, Pool2dParams::new(size));
+        /// As `avg_pool2d_fused`, with windows that are `stride` pixels apart.
+        avg_pool2d_with_stride_fused = avg_pool2d_with_stride<T: ToUsize2>(kernel_size: T, stride: T) => |x| {
+            ops::avg_pool2d(x, Pool2dParams::new(kernel_size).with_stride(stride))
+        };
+        /// `[batch, channels, length]` resized, each element the nearest.
+        upsample_nearest1d_fused = upsample_nearest1d(size: usize) => |x| ops::upsample_nearest1d(x, size);
+        /// `[batch, channels, height, width]` resized, each pixel the nearest.
+        upsample_nearest2d_fused = upsample_nearest2d(height: usize, width: usize) => |x| {
+            ops::upsample_nearest2d(x, height, width)
+        };
+        /// `[batch, channels, height, width]` resized by bilinear interpolation.
+        upsample_bilinear2d_fused = upsample_bilinear2d(height: usize, width: usize, align_corners: bool) => |x| {
+            ops::upsample_bilinear2d(x, height, width, align_corners)
+        };
+        /// As `upsample_bilinear2d_fused`, by factors.
+        upsample_bilinear2d_with_scale_fused =
+            upsample_bilinear2d_with_scale(scale_height: f64, scale_width: f64, align_corners: bool) => |x| {
+                ops::upsample_bilinear2d_with_scale(x, scale_height, scale_width, align_corners)
+            };
     }
 
     methods! {

@@ -5,8 +5,8 @@
 //! - **Models**: [`nn`] is `candle_nn` with faster layers that keep their gradients. Change `use candle_nn::…` to
 //!   `use candle_fused::nn::…`.
 //! - **Own layers**: [`ops`] has each op as a function, `ops::rms_norm(&x, Some(&weight), eps)`.
-//! - **Chains of methods**: [`FusedTensorOps`] has methods for ops that Candle's `Tensor` has none for, and for in-place
-//!   forms, `x.rms_norm_inplace(None, eps)`.
+//! - **Chains of methods**: [`FusedTensorOps`] has methods for ops that Candle's `Tensor` has none for or loses the gradients
+//!   of, and for in-place forms, `x.rms_norm_inplace(None, eps)`.
 //! - **Graphs of CustomOps**: each op is one public struct, `x.apply_op2(&weight, ops::RmsNorm { eps })`.
 //!
 //! With the feature `metal`, the module `metal` has compile options, warm-up, device information and Metal Performance

@@ -24,6 +24,7 @@ mod matmul_act;
 mod mps;
 mod nn_gradients;
 mod optim;
+mod pooling;
 mod pools;
 mod quantize;
 mod quantized;

@@ -17,6 +17,7 @@ pub mod moments;
 pub mod parallel;
 pub mod pieces;
 pub mod row_view;
+pub mod rows;
 pub mod scratch;
 pub mod simd;
 pub mod two_pass;

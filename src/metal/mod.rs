@@ -66,7 +66,7 @@ pub use {
 pub(crate) use {
     in_place::InPlace,
     launch::Launch,
-    operand::{aligned4, alloc, dtype_name, finish, Operand, Spread},
+    operand::{aligned4, alloc, dtype_name, finish, upload, Operand, Spread},
     output::{build, update},
     rows::{aligned_rows, row_grid, RowOperand, RowStrides, SIMD_COLS},
 };

@@ -167,6 +167,11 @@ pub(crate) fn alloc(device: &MetalDevice, count: usize, dtype: DType) -> Result<
     Ok(buffer)
 }
 
+/// A buffer with these elements, for a table that a kernel reads.
+pub(crate) fn upload<T>(device: &MetalDevice, data: &[T]) -> Result<Arc<Buffer>> {
+    device.new_buffer_builder().with_data(data).build()
+}
+
 /// An output that a launch has written, as the storage that an op returns.
 pub(crate) fn finish(
     buffer: Arc<Buffer>,

@@ -119,12 +119,14 @@ sources! {
     LORA_GATHER = "lora_gather",
     MATMUL_ACT = "matmul_act" + TILES,
     MIXED_MATMUL = "mixed_matmul" + TILES + CODES,
+    POOL2D = "pool2d",
     QK_NORM_ROPE = "qk_norm_rope" + ROTARY,
     QUANTIZE = "quantize" + LEVELS,
     REDUCE = "reduce" + ROWS,
     ROPE = "rope" + ROTARY,
     ROW_NORM = "row_norm" + ROWS,
     SOFTMAX = "softmax" + ROWS,
+    UPSAMPLE = "upsample",
 }
 
 #[cfg(test)]

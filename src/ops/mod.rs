@@ -32,6 +32,7 @@ pub(crate) mod mixed_matmul;
 #[cfg(feature = "metal")]
 pub mod mps;
 mod packed;
+pub(crate) mod pool2d;
 pub(crate) mod qk_norm_rope;
 pub(crate) mod quantize;
 pub(crate) mod reduce;
@@ -39,6 +40,7 @@ pub(crate) mod rope;
 pub(crate) mod row_norm;
 pub(crate) mod softmax;
 mod targets;
+pub(crate) mod upsample;
 
 pub use crate::quant::Quantized;
 
@@ -85,6 +87,7 @@ exports! {
     lora_gather: lora_gather, LoraGather, NO_ADAPTER = reference;
     matmul_act: linear_act, matmul_act, MatmulAct = reference;
     mixed_matmul: mixed_matmul, mixed_matmul_with, Activations, MixedMatmul = reference, reference_with;
+    pool2d: avg_pool2d, max_pool2d, AvgPool2d, MaxPool2d, Pool2dParams = reference_avg, reference_max;
     qk_norm_rope: qk_norm_rope, HeadNormRope, QkNormRope = reference;
     quantize: dequantize, fake_quantize, fake_quantize_clipped, quantize, Dequantize, FakeQuantize = reference,
         reference_dequantize, reference_quantize;
@@ -96,4 +99,6 @@ exports! {
     softmax: log_softmax, log_softmax_last_dim_inplace, masked_softmax, masked_softmax_inplace, softmax,
         softmax_last_dim, softmax_last_dim_inplace, Mask, MaskedSoftmax, Softmax = reference, reference_log,
         reference_masked;
+    upsample: upsample_bilinear2d, upsample_bilinear2d_with_scale, upsample_nearest1d, upsample_nearest2d,
+        UpsampleBilinear2d, UpsampleNearest2d = reference_bilinear, reference_nearest;
 }

@@ -61,12 +61,14 @@ macro_rules! with_ops {
             lora_gather
             matmul_act
             mixed_matmul
+            pool2d
             qk_norm_rope
             quantize
             reduce
             rope
             row_norm
             softmax
+            upsample
         }
     };
 }

@@ -46,7 +46,7 @@ pub fn port(code: &str, options: &Options, defined: &BTreeSet<&str>) -> Ported {
     let paths = paths::rewrite(&tokens, &options.from, &options.to);
     let mut edits = paths.edits;
     if options.fuse {
-        edits.extend(methods::rewrite(&tokens, defined));
+        edits.extend(methods::rewrite(code, &tokens, defined));
         edits.extend(linear::rewrite(code));
         edits = attention::rewrite(code, &tokens, edits);
     }

@@ -1,10 +1,12 @@
-//! Methods of `Tensor` that have a fused form: `x.gelu_erf()?` becomes `x.apply(&candle_fused::nn::ops::gelu_erf)?`.
+//! Methods of `Tensor` that have a fused form: `x.gelu_erf()?` becomes `x.apply(&candle_fused::nn::ops::gelu_erf)?`, and
+//! `x.max_pool2d(2)?` becomes `x.max_pool2d_fused(2)?` of the trait `FusedTensorOps`, which its module then uses.
 
 use crate::edit::Edit;
-use crate::tokens::{Kind, Token};
+use crate::tokens::{partner, Kind, Token};
 use std::collections::BTreeSet;
 
-/// A method, what takes its place, and whether a `?` has to follow because numbers have a method of this name too.
+/// A method without arguments, what takes its place, and whether a `?` has to follow because numbers have a method of this
+/// name too.
 const METHODS: &[(&str, &str, bool)] = &[
     ("gelu", "candle_fused::nn::ops::gelu", false),
     ("gelu_erf", "candle_fused::nn::ops::gelu_erf", false),
@@ -14,9 +16,29 @@ const METHODS: &[(&str, &str, bool)] = &[
     ("tanh", "candle_fused::nn::ops::tanh", true),
 ];
 
-/// The names of [`METHODS`] that the code defines itself: there a call says nothing about its receiver.
+/// A method of tensors, and the one of [`TRAIT`] with the same arguments that takes its place.
+const RENAMED: &[(&str, &str)] = &[
+    ("max_pool2d", "max_pool2d_fused"),
+    ("max_pool2d_with_stride", "max_pool2d_with_stride_fused"),
+    ("avg_pool2d", "avg_pool2d_fused"),
+    ("avg_pool2d_with_stride", "avg_pool2d_with_stride_fused"),
+    ("interpolate1d", "upsample_nearest1d_fused"),
+    ("interpolate2d", "upsample_nearest2d_fused"),
+    ("upsample_nearest1d", "upsample_nearest1d_fused"),
+    ("upsample_nearest2d", "upsample_nearest2d_fused"),
+    ("upsample_bilinear2d", "upsample_bilinear2d_fused"),
+    (
+        "upsample_bilinear2d_with_scale",
+        "upsample_bilinear2d_with_scale_fused",
+    ),
+];
+
+const TRAIT: &str = "FusedTensorOps";
+
+/// The names of methods that the code defines itself: there a call says nothing about its receiver.
 pub fn defined(tokens: &[Token]) -> BTreeSet<&'static str> {
     let names = METHODS.iter().map(|m| m.0);
+    let names = names.chain(RENAMED.iter().map(|m| m.0));
     let is_defined = |name: &&'static str| {
         let mut places = tokens.windows(2).enumerate();
         places.any(|(i, pair)| pair[0].is("fn") && pair[1].is(name) && takes_self(&tokens[i + 2..]))
@@ -34,11 +56,17 @@ fn takes_self(tokens: &[Token]) -> bool {
     first.is_some_and(|t| t.is("self"))
 }
 
-/// Rewrites the calls without arguments of methods that only tensors have.
-pub fn rewrite(tokens: &[Token], defined: &BTreeSet<&str>) -> Vec<Edit> {
+/// Rewrites the calls of methods that only tensors have.
+pub fn rewrite(code: &str, tokens: &[Token], defined: &BTreeSet<&str>) -> Vec<Edit> {
     if !uses_candle(tokens) {
         return vec![];
     }
+    let mut edits = without_arguments(tokens, defined);
+    edits.extend(renamed(code, tokens, defined));
+    edits
+}
+
+fn without_arguments(tokens: &[Token], defined: &BTreeSet<&str>) -> Vec<Edit> {
     let mut edits = vec![];
     for (i, call) in tokens.windows(4).enumerate() {
         if !(call[0].is(".") && call[2].is("(") && call[3].is(")")) {
@@ -58,6 +86,71 @@ pub fn rewrite(tokens: &[Token], defined: &BTreeSet<&str>) -> Vec<Edit> {
         });
     }
     edits
+}
+
+/// New names for the methods, and a `use` of their trait at the beginning of each module that calls one.
+fn renamed(code: &str, tokens: &[Token], defined: &BTreeSet<&str>) -> Vec<Edit> {
+    let mut edits = vec![];
+    let mut modules = BTreeSet::new();
+    for (i, call) in tokens.windows(3).enumerate() {
+        if !(call[0].is(".") && call[2].is("(")) {
+            continue;
+        }
+        let method = RENAMED.iter().find(|m| call[1].is(m.0));
+        let Some((_, fused)) = method.filter(|m| !defined.contains(m.0)) else {
+            continue;
+        };
+        edits.push(Edit {
+            range: call[1].start..call[1].end(),
+            text: fused.to_string(),
+        });
+        modules.insert(module_around(tokens, i));
+    }
+    for module in modules {
+        // Whoever names the trait has it in scope, or will be told by the compiler.
+        let mut names = tokens.iter().enumerate().filter(|(_, t)| t.is(TRAIT));
+        if names.any(|(i, _)| module_around(tokens, i) == module) {
+            continue;
+        }
+        let first = first_item(tokens, module.map_or(0, |open| open + 1));
+        if let Some(first) = tokens.get(first) {
+            let line = code[..first.start].rfind('\n').map_or(0, |end| end + 1);
+            let indent = &code[line..first.start];
+            let indent = if indent.trim().is_empty() { indent } else { "" };
+            edits.push(Edit {
+                range: first.start..first.start,
+                text: format!("use candle_fused::{TRAIT} as _;\n{indent}"),
+            });
+        }
+    }
+    edits
+}
+
+/// The brace that opens the innermost `mod name { .. }` around a token; `None` in the file's own module.
+fn module_around(tokens: &[Token], at: usize) -> Option<usize> {
+    let opens = |i: &usize| {
+        tokens[*i].is("{")
+            && *i >= 2
+            && tokens[i - 2].is("mod")
+            && tokens[i - 1].kind == Kind::Ident
+    };
+    let around = |i: &usize| partner(tokens, *i).is_none_or(|close| close > at);
+    (0..at).rev().filter(opens).find(around)
+}
+
+/// The first token behind the inner attributes and docs of a module whose tokens begin at `at`.
+fn first_item(tokens: &[Token], mut at: usize) -> usize {
+    while let Some(token) = tokens.get(at) {
+        let is_doc = token.kind == Kind::Doc
+            && (token.text.starts_with("//!") || token.text.starts_with("/*!"));
+        let is_attribute = token.is("#") && tokens.get(at + 1).is_some_and(|t| t.is("!"));
+        at = match (is_doc, is_attribute) {
+            (true, _) => at + 1,
+            (_, true) => partner(tokens, at + 2).map_or(tokens.len(), |close| close + 1),
+            _ => return at,
+        };
+    }
+    at
 }
 
 /// Whether a path into Candle stands in the file.

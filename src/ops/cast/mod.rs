@@ -19,9 +19,9 @@ const NAME: &str = "cast";
 /// ```
 /// use candle_core::{DType, Device, Tensor};
 /// use candle_fused::ops::cast;
-/// let x = Tensor::new(&[1f32, 0.1], &Device::Cpu)?;
+/// let x = Tensor::new(&[1f32, 1.01], &Device::Cpu)?;
 /// let y = cast(&cast(&x, DType::BF16)?, DType::F32)?;
-/// assert_eq!(y.to_vec1::<f32>()?, [1., 0.10009766]);
+/// assert_eq!(y.to_vec1::<f32>()?, [1., 1.0078125]);
 /// # candle_core::Result::Ok(())
 /// ```
 pub fn cast(x: &Tensor, dtype: DType) -> Result<Tensor> {

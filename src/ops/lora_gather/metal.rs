@@ -3,9 +3,9 @@
 use super::{Routes, NAME};
 use crate::check;
 use crate::metal::matmul::{Arg, Matrix, Product};
-use crate::metal::{alloc, dtype_name, finish, grid, sources, Launch, Operand};
+use crate::metal::{alloc, dtype_name, finish, grid, sources, upload, Launch, Operand};
 use candle_core::backend::BackendStorage;
-use candle_core::{DType, MetalDevice, MetalStorage, Result};
+use candle_core::{DType, MetalStorage, Result};
 use candle_metal_kernels::metal::Buffer;
 use std::sync::Arc;
 
@@ -58,10 +58,6 @@ fn launch<'a>(variant: &str, x: &'a MetalStorage) -> Result<Launch<'a>> {
     let dtype = dtype_name(x.dtype(), NAME)?;
     let kernel = format!("{NAME}_{variant}_{dtype}");
     Launch::new(x.device(), &sources::LORA_GATHER, &kernel)
-}
-
-fn upload<T>(device: &MetalDevice, data: &[T]) -> Result<Arc<Buffer>> {
-    device.new_buffer_builder().with_data(data).build()
 }
 
 pub fn forward(routes: &Routes, args: &[Arg], held: &[Arg]) -> Result<MetalStorage> {
