@@ -218,7 +218,8 @@ template <typename T, typename R>
     // All threads have read the scales before one writes them.
     threadgroup_barrier(mem_flags::mem_device);
     float m_largest = tg_max(largest4(m), scratch, lane, simdgroup, simdgroups);
-    float v_largest = tg_max(largest4(v), scratch, lane, simdgroup, simdgroups);
+    // The square of a finite gradient may be infinite. An infinite gradient is seen by the first moment.
+    float v_largest = min(tg_max(largest4(v), scratch, lane, simdgroup, simdgroups), 3.40282347e+38f);
     float m_factor = factor_of(m_largest);
     float v_factor = factor_of(v_largest);
     if (thread_index == 0u) {

@@ -110,11 +110,15 @@ template <typename T>
     float n = float(p.count);
     float first = parts[0];
     float distances = 0.0f;
+    // Distances from infinities are NaN: the mean of such a channel is the sum of the parts' means that are not finite.
+    float infinities = 0.0f;
     for (uint i = t.lane; i < p.parts; i += 32u) {
         float count = float(min(p.part, p.count - i * p.part));
         distances += (parts[i * 3u] - first) * count + parts[i * 3u + 1u];
+        infinities += isfinite(parts[i * 3u]) ? 0.0f : parts[i * 3u];
     }
     float distance = row_sum<false>(distances, t) / n;
+    float infinite = row_sum<false>(infinities, t);
     float squares = 0.0f;
     for (uint i = t.lane; i < p.parts; i += 32u) {
         float count = float(min(p.part, p.count - i * p.part));
@@ -126,7 +130,7 @@ template <typename T>
     variance = variance < 0.0f ? 0.0f : variance;
     if (t.lane == 0u) {
         float scale = rsqrt(variance + p.eps);
-        mean[t.row] = first + distance;
+        mean[t.row] = infinite != 0.0f ? infinite : first + distance;
         var[t.row] = variance;
         moments[t.row] = first;
         moments[p.channels + t.row] = scale;

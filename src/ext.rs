@@ -14,15 +14,16 @@ macro_rules! methods {
     )*};
 }
 
-/// Stamps the fused forms of Candle's own methods: of integers, which have no gradient, Candle's method is called.
+/// Stamps the fused forms of Candle's own methods. Of dtypes that no op of ours takes (integers, and floats of 8 bits), Candle's
+/// method is called.
 macro_rules! drop_ins {
     ($($(#[$doc:meta])* $method:ident = $stock:ident$(<$($generic:ident: $bound:ident),+>)?($($arg:ident: $ty:ty),*) => |$x:ident| $fused:expr;)*) => {$(
         $(#[$doc])*
         fn $method$(<$($generic: $bound),+>)?(&self, $($arg: $ty),*) -> Result<Tensor> {
             let $x = self.tensor();
-            match $x.dtype().is_float() {
-                true => $fused,
-                false => $x.$stock($($arg),*),
+            match $x.dtype() {
+                DType::F16 | DType::BF16 | DType::F32 | DType::F64 => $fused,
+                _ => $x.$stock($($arg),*),
             }
         }
     )*};

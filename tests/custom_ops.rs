@@ -243,6 +243,47 @@ fn applied_by_hand_ops_train() -> Result<()> {
     Ok(())
 }
 
+/// The gradients of an op that holds tensors beside its arguments, by as many arguments as it takes.
+#[test]
+fn batch_norm_applied_by_hand_trains() -> Result<()> {
+    let x = Var::new(
+        &[[[1f32, -2.], [0.5, 4.]], [[3., 1.], [-1., 2.]]],
+        &Device::Cpu,
+    )?;
+    let (weight, bias) = (
+        Var::new(&[2f32, 0.5], &Device::Cpu)?,
+        Var::new(&[0.25f32, -1.], &Device::Cpu)?,
+    );
+    let mean = Tensor::new(&[0.5f32, 1.], &Device::Cpu)?;
+    let var = Tensor::new(&[2f32, 3.], &Device::Cpu)?;
+    let norm = || BatchNorm {
+        mean: mean.clone(),
+        var: var.clone(),
+        eps: 1e-5,
+    };
+    let vars = [&x, &weight, &bias];
+    for args in 1..=3 {
+        let (weight, bias) = (
+            (args > 1).then_some(weight.as_tensor()),
+            (args > 2).then_some(bias.as_tensor()),
+        );
+        let by_hand = match (weight, bias) {
+            (None, _) => x.apply_op1(norm())?,
+            (Some(weight), None) => x.apply_op2(weight, norm())?,
+            (Some(weight), Some(bias)) => x.apply_op3(weight, bias, norm())?,
+        };
+        let reference =
+            candle_fused::reference::batch_norm::reference(&x, &mean, &var, weight, bias, 1e-5)?;
+        assert_close(&by_hand, &reference)?;
+        let got = by_hand.sqr()?.sum_all()?.backward()?;
+        let want = reference.sqr()?.sum_all()?.backward()?;
+        for var in &vars[..args] {
+            assert_close(got.get(var).unwrap(), want.get(var).unwrap())?;
+        }
+    }
+    Ok(())
+}
+
 /// Layouts that no tensor of Candle's has: by `cpu_fwd` anything can be passed.
 #[test]
 fn absurd_layouts_are_errors() -> Result<()> {

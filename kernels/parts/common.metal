@@ -26,7 +26,7 @@ using namespace metal;
     KERNEL(name "_f16", fn<half, __VA_ARGS__>) \
     KERNEL_BF16(name "_bf16", fn<bfloat, __VA_ARGS__>)
 
-// The same for f16 and bf16 alone. Arithmetic is in f32, so f32 needs no kernel that differs only in the dtype of its numbers.
+// The same for f16 and bf16 alone: for kernels that differ from another one only in that their intermediate numbers are f32.
 #define FOR_16_BITS_WITH(fn, name, ...) \
     KERNEL(name "_f16", fn<half, __VA_ARGS__>) \
     KERNEL_BF16(name "_bf16", fn<bfloat, __VA_ARGS__>)

@@ -112,6 +112,15 @@ impl MomentSums {
         self.residual / self.count as f32
     }
 
+    /// The elements' own mean. The residual of infinities is NaN.
+    #[inline(always)]
+    pub fn whole_mean(&self) -> f32 {
+        match self.mean.is_infinite() {
+            true => self.mean,
+            false => self.mean + self.mean_residual(),
+        }
+    }
+
     /// The mean square, about the elements' own mean if the norm is centred: then it is their variance.
     #[inline(always)]
     pub fn mean_square<const CENTRED: bool>(&self) -> f32 {

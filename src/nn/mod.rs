@@ -56,6 +56,7 @@ pub mod moe;
 pub mod ops;
 pub mod optim;
 pub mod quantized;
+mod replace_file;
 pub mod rotary_emb;
 pub mod transformer;
 

@@ -2,9 +2,10 @@
 //! is called.
 
 use super::any::AnyOp;
-use super::{Arg, ArgMut, Args, Grads, KernelStorage, OpResult};
+use super::storage::contiguous_copy;
+use super::{ArgMut, Args, Grads, KernelStorage, OpResult};
 use crate::check;
-use candle_core::backend::{BackendDevice, BackendStorage};
+use candle_core::backend::BackendStorage;
 use candle_core::op::BackpropOp;
 use candle_core::{CpuStorage, DType, Layout, Result, Storage, Tensor, Var};
 
@@ -72,22 +73,6 @@ pub(crate) fn bwd(op: &dyn AnyOp, inputs: &[&Tensor], grad: &Tensor) -> Grads {
         (true, None) => x.zeros_like().map(Some),
     };
     inputs.iter().zip(&vars).map(of).collect()
-}
-
-/// The elements of an argument in order.
-pub(crate) fn contiguous_copy<S: KernelStorage>(
-    name: &'static str,
-    (storage, layout): Arg<'_, S>,
-) -> Result<S>
-where
-    S::Device: BackendDevice<Storage = S>,
-{
-    check::fits_in_memory(name, "a copy", layout.dims())?;
-    let mut copy = storage
-        .device()
-        .zeros_impl(layout.shape(), storage.dtype())?;
-    storage.copy_strided_src(&mut copy, 0, layout)?;
-    Ok(copy)
 }
 
 /// Writes the elements of y, in order, to the places that the layout has in x.

@@ -3,10 +3,14 @@
 
 use super::any::AnyOp;
 use super::Op;
+use std::cell::UnsafeCell;
 use std::mem::{needs_drop, MaybeUninit};
 
-/// Room for an op of a few numbers.
-type Room = MaybeUninit<[u64; 4]>;
+/// Room for an op of a few numbers, which may change behind a shared reference if they are atomic.
+struct Room(UnsafeCell<MaybeUninit<[u64; 4]>>);
+
+// SAFETY: an op is `Send` and `Sync`, and nothing but the op is in its room.
+unsafe impl Sync for Room {}
 
 /// Any [`Op`], owned.
 pub(super) enum Kept {
@@ -27,9 +31,9 @@ impl Kept {
         if !fits || needs_drop::<O>() {
             return Kept::Boxed(Box::new(op));
         }
-        let mut room = Room::uninit();
+        let room = Room(UnsafeCell::new(MaybeUninit::uninit()));
         // SAFETY: the op fits into the room by its size and its alignment.
-        unsafe { room.as_mut_ptr().cast::<O>().write(op) };
+        unsafe { room.0.get().cast::<O>().write(op) };
         Kept::Here {
             room,
             find: find::<O>,
@@ -38,8 +42,7 @@ impl Kept {
 
     pub fn get(&self) -> &dyn AnyOp {
         match self {
-            // SAFETY: `new` alone makes this variant, with the function for the op that it has written there. An op is `Send`
-            // and `Sync`, so that it may be used wherever this is.
+            // SAFETY: `new` alone makes this variant, with the function for the op that it has written there.
             Kept::Here { room, find } => unsafe { find(room) },
             Kept::Boxed(op) => op.as_ref(),
         }
@@ -50,7 +53,7 @@ impl Kept {
 /// There is an O in the room.
 unsafe fn find<O: Op>(room: &Room) -> &dyn AnyOp {
     // SAFETY: the caller has put an O there, which lives as long as the room.
-    unsafe { &*room.as_ptr().cast::<O>() }
+    unsafe { &*room.0.get().cast::<O>() }
 }
 
 #[cfg(test)]

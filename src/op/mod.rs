@@ -26,12 +26,11 @@ mod overwrite;
 mod storage;
 
 pub(crate) use apply::{apply, apply_inplace, apply_kernel};
-pub(crate) use by_reference::contiguous_copy;
 pub(crate) use candle::{candle_op, custom_op};
 pub(crate) use kernels::{kernels, signature};
 pub(crate) use multi::{apply_multi, apply_multi_pair, put_in_graph, Backward, MultiOp};
 pub(crate) use overwrite::{overwrite, storage_address};
-pub(crate) use storage::{with_storages, KernelStorage};
+pub(crate) use storage::{contiguous_copy, with_storages, KernelStorage};
 
 use crate::check;
 #[cfg(feature = "metal")]

@@ -2,9 +2,9 @@
 
 use super::any::{AnyInplaceOp, AnyOp};
 use super::candle::admit;
-use super::{by_reference, ArgMut, Args, OpResult};
+use super::{by_reference, Arg, ArgMut, Args, OpResult};
 use crate::check;
-use candle_core::backend::BackendStorage;
+use candle_core::backend::{BackendDevice, BackendStorage};
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
 use candle_core::{
@@ -27,6 +27,22 @@ pub(crate) trait KernelStorage: BackendStorage {
     ) -> Result<()>;
     /// Calls `f` with the storages of up to three tensors while they are locked for reading.
     fn read(name: &'static str, tensors: &[&Tensor], f: Reader<'_, Self>) -> Result<()>;
+}
+
+/// The elements of an argument in order.
+pub(crate) fn contiguous_copy<S: KernelStorage>(
+    name: &'static str,
+    (storage, layout): Arg<'_, S>,
+) -> Result<S>
+where
+    S::Device: BackendDevice<Storage = S>,
+{
+    check::fits_in_memory(name, "a copy", layout.dims())?;
+    let mut copy = storage
+        .device()
+        .zeros_impl(layout.shape(), storage.dtype())?;
+    storage.copy_strided_src(&mut copy, 0, layout)?;
+    Ok(copy)
 }
 
 /// What is done with storages, once.

@@ -284,3 +284,29 @@ fn what_is_refused() -> Result<()> {
     }
     Ok(())
 }
+
+/// The mean of a channel with infinities is infinite, as stock's, or NaN where both are among them; other channels are as without.
+#[test]
+fn infinities_stay_in_their_channel() -> Result<()> {
+    for device in devices() {
+        let mut x = vec![0f32; 3 * 40];
+        for (i, x) in x.iter_mut().enumerate() {
+            *x = (i as f32 * 0.7).sin();
+        }
+        // The channels of [2, 3, 20] that the places belong to are 0 and 2.
+        (x[7], x[45], x[110]) = (f32::INFINITY, f32::INFINITY, f32::NEG_INFINITY);
+        let x = Tensor::from_vec(x, (2, 3, 20), device)?;
+        let (_, mean, var) = candle_fused::ops::batch_norm_train(&x, None, None, 1e-5)?;
+        let (mean, var) = (mean.to_vec1::<f32>()?, var.to_vec1::<f32>()?);
+        let stock = x
+            .transpose(0, 1)?
+            .flatten_from(1)?
+            .mean(1)?
+            .to_vec1::<f32>()?;
+        assert_eq!((mean[0], stock[0]), (f32::INFINITY, f32::INFINITY));
+        assert!((mean[1] - stock[1]).abs() < 1e-6);
+        assert!(mean[2].is_nan() && stock[2].is_nan());
+        assert!(!var[0].is_finite() && var[1].is_finite() && !var[2].is_finite());
+    }
+    Ok(())
+}

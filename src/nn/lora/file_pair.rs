@@ -9,9 +9,10 @@
 //! | of the data, or of both | was killed while it wrote | both files: the `.new` files may be incomplete |
 //! | of the config alone | was killed between the renames | the data file, and the config's `.new` file |
 
-use std::fs::{remove_file, rename, File};
-use std::io::{Result, Write};
-use std::path::{Path, PathBuf};
+use crate::nn::replace_file::{flush_directory, new, write};
+use std::fs::{remove_file, rename};
+use std::io::Result;
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 /// A data file and the config that describes it.
@@ -63,27 +64,6 @@ const STEPS: [Step; 5] = [
     |pair, _, _| rename(new(&pair.config), &pair.config),
     |pair, _, _| flush_directory(&pair.config),
 ];
-
-/// The path with `.new` behind its name.
-fn new(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".new");
-    name.into()
-}
-
-fn write(path: &Path, bytes: &[u8]) -> Result<()> {
-    let mut file = File::create(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
-}
-
-/// Makes the renames last. Only Unix can open a directory for that.
-fn flush_directory(file: &Path) -> Result<()> {
-    match file.parent() {
-        Some(dir) if cfg!(unix) => File::open(dir)?.sync_all(),
-        _ => Ok(()),
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -16,7 +16,8 @@ use std::collections::HashMap;
 ///
 /// Gradients are scaled in their own memory where no other gradient and none of `vars` lies in it: a clone of a
 /// gradient's tensor from before the call sees the scaled values, and on Metal so does what Candle's `Tensor::copy` made of it, which
-/// shares its buffer.
+/// shares its buffer. A gradient that was put into the store by hand must not lie in a variable outside of `vars`: that variable would
+/// be scaled.
 ///
 /// ```
 /// use candle_core::{Device, Result, Var};

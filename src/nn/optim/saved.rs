@@ -2,6 +2,7 @@
 
 use super::AdamW;
 use crate::check;
+use crate::nn::replace_file;
 use candle_core::{safetensors, DType, Device, Result, Tensor};
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
@@ -83,9 +84,15 @@ impl AdamW {
         Ok(())
     }
 
-    /// Writes [`AdamW::state`] to a safetensors file.
+    /// Writes [`AdamW::state`] to a safetensors file. A file that was there before is replaced as a whole, or kept if saving fails or
+    /// the process is killed.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        safetensors::save(&self.state()?, path)
+        let path = path.as_ref();
+        let failed = |error: &dyn std::fmt::Display| {
+            check::error("AdamW::save", format_args!("{}: {error}", path.display()))
+        };
+        let bytes = ::safetensors::serialize(self.state()?, None).map_err(|e| failed(&e))?;
+        replace_file::replace(path, &bytes).map_err(|e| failed(&e))
     }
 
     /// Reads the file of [`AdamW::save`], by the rules of [`AdamW::load_state`].

@@ -306,9 +306,11 @@ unsafe fn encode<S: Simd>(
     n: usize,
 ) {
     let (signed, unsigned) = (Table::signed(), Table::unsigned());
-    let [(m_scale, m_factor), (v_scale, v_factor)] =
-        moments.map(|moment| codes::scale(largest(s, moment, n)));
     let [ms, vs] = moments;
+    // The square of a finite gradient may be infinite. An infinite gradient is seen by the first moment.
+    let most_squared = largest(s, vs, n).min(f32::MAX);
+    let (m_scale, m_factor) = codes::scale(largest(s, ms, n));
+    let (v_scale, v_factor) = codes::scale(most_squared);
     // SAFETY: the caller's contract.
     unsafe {
         (*scales[0], *scales[1]) = (m_scale, v_scale);

@@ -6,7 +6,7 @@
 //!
 //! Backward, over the windows o that a pixel i lies in: `dx[i] = Σ g[o] / n[o]` of means, n being the divisor; of maxima
 //! `dx[i] = Σ g[o]` over those windows whose first maximum, in row-major order, is i, as in PyTorch. (Stock Candle's own
-//! backward, which there is for `kernel == stride` alone, shares g out among all maxima of a window, and divides it once more.)
+//! backward, which there is for `kernel == stride` alone, gives each of the n maxima of a window of k pixels g·n/k.)
 //! Each pixel collects its sum in f32, window by window in row-major order, and rounds it once.
 
 mod cpu;

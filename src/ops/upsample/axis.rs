@@ -39,6 +39,8 @@ pub struct Axis {
     pub input: usize,
     /// One for each output.
     pub taps: Vec<Tap>,
+    /// The weight of `high` in each output before it is rounded to f32; nothing where each output is one row.
+    pub high_weights: Vec<f64>,
 }
 
 impl Axis {
@@ -49,6 +51,7 @@ impl Axis {
         Axis {
             input,
             taps: (0..output).map(|o| Tap::whole(at(o))).collect(),
+            high_weights: Vec::new(),
         }
     }
 
@@ -69,16 +72,19 @@ impl Axis {
             // Stock's places lie in x; those by a scale that has nothing to do with the sizes need not.
             let low = (place.floor() as usize).min(input - 1);
             let weight = (place - low as f64).clamp(0.0, 1.0);
-            Tap {
+            let tap = Tap {
                 low: low as u32,
                 high: (low + 1).min(input - 1) as u32,
                 low_weight: (1.0 - weight) as f32,
                 high_weight: weight as f32,
-            }
+            };
+            (tap, weight)
         };
+        let (taps, high_weights) = (0..output).map(tap).unzip();
         Axis {
             input,
-            taps: (0..output).map(tap).collect(),
+            taps,
+            high_weights,
         }
     }
 

@@ -4,10 +4,32 @@
 use super::axis::{Axis, Tap};
 use super::{Mode, Upsample};
 use crate::ops::row_norm::widened;
-use candle_core::{Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor};
+
+/// Stock's op where no gradient is needed; else the reference.
+pub(super) fn fallback(op: &Upsample, x: &Tensor) -> Result<Tensor> {
+    let [height, width] = op.size;
+    let wide = matches!(x.dtype(), DType::F32 | DType::F64);
+    if x.track_op() || !wide || x.elem_count() * height * width == 0 {
+        return of(op, x);
+    }
+    match op.mode {
+        Mode::Nearest => x.upsample_nearest2d(height, width),
+        Mode::Bilinear {
+            align_corners,
+            scale: None,
+        } => x.upsample_bilinear2d(height, width, align_corners),
+        // Stock takes the size from the factors, as our function does; a struct may have others.
+        Mode::Bilinear { .. } => of(op, x),
+    }
+}
 
 /// What an op equals.
-pub(super) fn of(op: &Upsample, x: &Tensor) -> Result<Tensor> {
+fn of(op: &Upsample, x: &Tensor) -> Result<Tensor> {
+    if x.dims()[..2].contains(&0) {
+        // Tables would be as long as a size that nothing else has limited.
+        return Tensor::zeros(op.y_shape(x.shape()), x.dtype(), x.device());
+    }
     let [rows, columns] = op.axes(x.dims());
     match op.is_nearest(x.dims()) {
         true => nearest(x, &rows, &columns),
@@ -47,15 +69,15 @@ fn bilinear(x: &Tensor, rows: &Axis, columns: &Axis) -> Result<Tensor> {
 
 /// The weighted sums of two rows (or columns) each.
 fn between(x: &Tensor, axis: &Axis, dim: usize) -> Result<Tensor> {
-    let weighted = |at: fn(&Tap) -> u32, weight: fn(&Tap) -> f32| {
-        let weights: Vec<f32> = axis.taps.iter().map(weight).collect();
+    let weighted = |at: fn(&Tap) -> u32, weight: fn(f64) -> f64| {
+        let weights: Vec<f64> = axis.high_weights.iter().map(|&high| weight(high)).collect();
         let mut dims = [1; 4];
         dims[dim] = weights.len();
-        let weights = Tensor::from_vec(weights, &dims, x.device())?.to_dtype(x.dtype())?;
-        select(x, axis, dim, at)?.broadcast_mul(&weights)
+        // Metal has no f64.
+        let weights = Tensor::from_vec(weights, &dims, &Device::Cpu)?.to_dtype(x.dtype())?;
+        select(x, axis, dim, at)?.broadcast_mul(&weights.to_device(x.device())?)
     };
-    weighted(|tap| tap.low, |tap| tap.low_weight)?
-        + weighted(|tap| tap.high, |tap| tap.high_weight)?
+    weighted(|tap| tap.low, |high| 1.0 - high)? + weighted(|tap| tap.high, |high| high)?
 }
 
 /// `index_select` takes contiguous tensors only.

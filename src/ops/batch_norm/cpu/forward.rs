@@ -214,10 +214,7 @@ impl SharedStatistics {
         let m = Moments::new::<true>(sums, Divisor::RootMeanSquare, eps);
         // SAFETY: by the caller's promise; there are three numbers for each channel in `moments`.
         unsafe {
-            self.mean
-                .get()
-                .add(channel)
-                .write(sums.mean() + sums.mean_residual());
+            self.mean.get().add(channel).write(sums.whole_mean());
             self.var
                 .get()
                 .add(channel)
