@@ -7,7 +7,7 @@ use std::cell::UnsafeCell;
 use std::mem::{needs_drop, MaybeUninit};
 
 /// Room for an op of a few numbers, which may change behind a shared reference if they are atomic.
-struct Room(UnsafeCell<MaybeUninit<[u64; 4]>>);
+pub(super) struct Room(UnsafeCell<MaybeUninit<[u64; 4]>>);
 
 // SAFETY: an op is `Send` and `Sync`, and nothing but the op is in its room.
 unsafe impl Sync for Room {}
