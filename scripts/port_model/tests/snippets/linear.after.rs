@@ -21,3 +21,19 @@ impl Module for Other {
         x.matmul(&w)
     }
 }
+
+fn owned(weight: &Tensor, x: Tensor) -> Result<Tensor> {
+    candle_fused::ops::linear(&x, &weight, None)
+}
+
+fn rebound(weight: &Tensor, x: &Tensor) -> Result<Tensor> {
+    let x = x.contiguous()?;
+    candle_fused::ops::linear(&x, &weight, None)
+}
+
+fn in_a_closure(weight: &Tensor, x: &Tensor) -> Result<Tensor> {
+    let product = |x: Tensor| {
+        candle_fused::ops::linear(&x, &weight, None)
+    };
+    product(x.relu_like()?)
+}

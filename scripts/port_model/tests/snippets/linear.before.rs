@@ -31,3 +31,34 @@ impl Module for Other {
         x.matmul(&w)
     }
 }
+
+fn owned(weight: &Tensor, x: Tensor) -> Result<Tensor> {
+    let w = match *x.dims() {
+        [b1, b2, _, _] => weight.broadcast_left((b1, b2))?.t()?,
+        [bsize, _, _] => weight.broadcast_left(bsize)?.t()?,
+        _ => weight.t()?,
+    };
+    x.matmul(&w)
+}
+
+fn rebound(weight: &Tensor, x: &Tensor) -> Result<Tensor> {
+    let x = x.contiguous()?;
+    let w = match *x.dims() {
+        [b1, b2, _, _] => weight.broadcast_left((b1, b2))?.t()?,
+        [bsize, _, _] => weight.broadcast_left(bsize)?.t()?,
+        _ => weight.t()?,
+    };
+    x.matmul(&w)
+}
+
+fn in_a_closure(weight: &Tensor, x: &Tensor) -> Result<Tensor> {
+    let product = |x: Tensor| {
+        let w = match *x.dims() {
+            [b1, b2, _, _] => weight.broadcast_left((b1, b2))?.t()?,
+            [bsize, _, _] => weight.broadcast_left(bsize)?.t()?,
+            _ => weight.t()?,
+        };
+        x.matmul(&w)
+    };
+    product(x.relu_like()?)
+}
