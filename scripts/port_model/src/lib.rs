@@ -3,6 +3,7 @@
 
 pub mod attention;
 pub mod edit;
+mod imports;
 pub mod linear;
 pub mod manifest;
 pub mod methods;
@@ -48,7 +49,7 @@ pub fn port(code: &str, options: &Options, defined: &BTreeSet<&str>) -> Ported {
     if options.fuse {
         edits.extend(methods::rewrite(code, &tokens, defined));
         edits.extend(linear::rewrite(code));
-        edits = attention::rewrite(code, &tokens, edits);
+        edits = attention::rewrite(code, &tokens, &options.from, edits);
     }
     Ported {
         edits,

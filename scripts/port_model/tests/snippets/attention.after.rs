@@ -38,6 +38,15 @@ impl Attention {
         Ok(y)
     }
 
+    fn in_spans(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
+        let y = {
+            let _enter = self.span.enter();
+            candle_fused::nn::attention::softmax_attention(&q, k, &v, 1., None, None)?
+        }
+        .transpose(1, 2)?;
+        self.project(&candle_fused::nn::attention::softmax_attention(&y, k, v, 1., None, None)?)
+    }
+
     fn filled(&self, q: &Tensor, k: &Tensor, v: &Tensor, mask: &Tensor) -> Result<Tensor> {
         let added_mask = { let hidden = mask.clone(); let zeros = Tensor::zeros(hidden.shape(), DType::F32, hidden.device())?; masked_fill(&zeros, &hidden, f32::NEG_INFINITY)?.to_dtype(q.dtype())? };
         candle_fused::nn::attention::softmax_attention(&q, k, v, 1., None, Some(&added_mask))

@@ -62,6 +62,22 @@ impl Attention {
         Ok(y)
     }
 
+    fn in_spans(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
+        let p = {
+            let _enter = self.span.enter();
+            softmax(&q.matmul(k)?, D::Minus1)?
+        };
+        let y = {
+            let _enter = self.span.enter();
+            p.matmul(&v)?
+        }
+        .transpose(1, 2)?;
+        let w = softmax(&y.matmul(k)?, D::Minus1)?;
+        self.project(&w.matmul(
+            v,
+        )?)
+    }
+
     fn filled(&self, q: &Tensor, k: &Tensor, v: &Tensor, mask: &Tensor) -> Result<Tensor> {
         let scores = q.matmul(k)?;
         let hidden = mask.broadcast_as(scores.shape())?;
