@@ -119,8 +119,8 @@ fn port_path(args: &Args, root: &Path) -> Result<usize, String> {
     let (mut changed, mut left) = (0, false);
     for (path, text) in paths.iter().zip(&texts) {
         let ported = port(text, &options, &defined);
+        left |= ported.keeps_from;
         for remark in &ported.remarks {
-            left = true;
             eprintln!("{}: {remark}", path.display());
         }
         changed += usize::from(finish(args, path, text, &ported.edits)?);

@@ -37,6 +37,7 @@ fn paths_alone_can_be_rewritten() {
     let options = Options {
         to: "composed::nn".into(),
         fuse: false,
+        resizing: None,
         ..Options::default()
     };
     let code = "use candle_nn::Linear;\nfn f(x: &candle_core::Tensor) { x.relu(); }\n";
@@ -61,4 +62,41 @@ fn what_is_renamed_in_the_manifest_is_found_in_the_code() {
     .edits;
     let got = edit::apply("use nn::Linear;\nuse x::nn::Y;\n", &edits);
     assert_eq!(got, "use candle_fused::nn::Linear;\nuse x::nn::Y;\n");
+}
+
+#[test]
+fn a_trait_alone_can_take_the_place_of_pooling() {
+    let options = Options {
+        fuse: false,
+        resizing: Some("composed::Pooling".into()),
+        ..Options::default()
+    };
+    let code = "use candle_core::Tensor;\nfn f(x: &Tensor) { x.relu()?.max_pool2d(2); }\n";
+    let got = edit::apply(code, &port(code, &options, &Default::default()).edits);
+    let want = "use composed::Pooling as _;\nuse candle_core::Tensor;\nfn f(x: &Tensor) { x.relu()?.max_pool2d_fused(2); }\n";
+    assert_eq!(got, want);
+}
+
+#[test]
+fn methods_in_another_form_get_a_remark() {
+    let code = "use candle_core::Tensor;
+fn f(x: &Tensor, y: f64, own: &Own) {
+    Tensor::max_pool2d(x, 2);
+    x.max_pool2d::<usize>(2).and_then(|x| Tensor::relu(&x));
+    y.tanh() + f64::tanh(y);
+    own.silu::<u8>();
+}
+macro_rules! m { ($x:expr) => { $x.upsample_nearest2d(1, 2) } }
+";
+    let ported = port(code, &Options::default(), &["silu"].into());
+    let mut remarks = ported.remarks;
+    remarks.sort();
+    let want = [
+        "line 3: `Tensor::max_pool2d` stays as it is",
+        "line 4: `.max_pool2d::<..>(..)` stays as it is",
+        "line 4: `Tensor::relu` stays as it is",
+        "line 8: `.upsample_nearest2d(..)` in a macro stays as it is",
+    ];
+    assert_eq!(remarks, want);
+    assert!(ported.edits.is_empty() && !ported.keeps_from);
 }
