@@ -2,6 +2,7 @@
 //! What it cannot show to mean the same it leaves alone.
 
 pub mod attention;
+pub mod crates;
 pub mod edit;
 mod imports;
 pub mod linear;
