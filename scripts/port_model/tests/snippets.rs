@@ -1,7 +1,8 @@
 //! Each `snippets/*.before.rs` becomes its `*.after.rs`. `BLESS=1 cargo test` writes the latter anew.
 
 use port_model::{edit, methods, port, tokens, Options};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::{env, fs};
 
 fn ported(code: &str) -> String {
@@ -99,4 +100,48 @@ macro_rules! m { ($x:expr) => { $x.upsample_nearest2d(1, 2) } }
     ];
     assert_eq!(remarks, want);
     assert!(ported.edits.is_empty() && !ported.keeps_from);
+}
+
+/// Compiles a file as a library, with the crates that `stubs` has been compiled to.
+fn compile(name: &str, path: &Path) {
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let emit = format!(
+        "--emit=metadata={}",
+        out.join(format!("lib{name}.rmeta")).display()
+    );
+    let search = format!("-L{}", out.display());
+    let mut rustc = Command::new(env::var("RUSTC").unwrap_or("rustc".into()));
+    rustc.args(["--edition=2021", "--crate-type=lib", "--cap-lints=allow"]);
+    rustc.args(["--crate-name", name, &emit, &search]);
+    for stub in ["candle_core", "candle_nn", "candle_fused"] {
+        let compiled = out.join(format!("lib{stub}.rmeta"));
+        if stub != name && compiled.is_file() {
+            rustc.arg(format!("--extern={stub}={}", compiled.display()));
+        }
+    }
+    let output = rustc.arg(path).output().expect("rustc");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {said}", path.display());
+}
+
+/// Against stubs of the crates, which have the signatures of the real ones: types and borrows, at the cost of no build of them.
+#[test]
+fn snippets_compile_before_and_after() {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    for stub in ["candle_core", "candle_nn", "candle_fused"] {
+        compile(stub, &tests.join(format!("stubs/{stub}.rs")));
+    }
+    for name in [
+        "attention",
+        "comments",
+        "linear",
+        "pooling",
+        "shebang",
+        "softmax_paths",
+    ] {
+        for when in ["before", "after"] {
+            let path = tests.join(format!("snippets/{name}.{when}.rs"));
+            compile("snippet", &path);
+        }
+    }
 }

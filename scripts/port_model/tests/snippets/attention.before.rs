@@ -9,7 +9,23 @@ impl Module for Dropout {
     }
 }
 
+struct Span;
+
+impl Span {
+    fn enter(&self) {}
+}
+
+struct Cache;
+
+impl Cache {
+    fn mask(&self, _: usize) -> Result<Tensor> {
+        Tensor::new(0., &candle_core::Device)
+    }
+}
+
 struct Attention {
+    span: Span,
+    cache: Cache,
     dropout: Dropout,
     scale: f64,
     cap: Option<f64>,
@@ -73,7 +89,7 @@ impl Attention {
         }
         .transpose(1, 2)?;
         let w = softmax(&y.matmul(k)?, D::Minus1)?;
-        self.project(&w.matmul(
+        self.dropout.forward(&w.matmul(
             v,
         )?)
     }

@@ -30,6 +30,10 @@ fn masked(q: &Tensor, k: &Tensor, v: &Tensor, mask: Option<&Tensor>) -> Result<T
     Ok(y)
 }
 
+struct Linear {
+    weight: Tensor,
+}
+
 impl Linear {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let w = match *x.dims() {
