@@ -16,7 +16,9 @@ quick=(
     "bert b1" "distilbert b1" "t5 encoder" "llama prefill" "llama decode" "qwen2 decode" "gemma3 prefill" "vit"
     "convnext atto" "mobilenetv4" "resnet18"
 )
-quick_gradients=("bert train" "llama train" "vit train" "convnext atto train")
+quick_gradients=(
+    "bert train" "llama train" "vit train" "convnext atto train" "resnet18 train" "sd unet train"
+)
 
 usage() {
     cat <<EOF
@@ -26,7 +28,7 @@ Stock candle-transformers $version beside the same models ported by scripts/port
 weights. The sources come from Cargo's registry and go to \$MODELS_SCRATCH (default: target/models).
 
   --build             only port and build
-  --quick             eleven forward passes and four training steps, for agreement and gradients, without times;
+  --quick             eleven forward passes and six training steps, for agreement and gradients, without times;
                       exits with an error if one is wrong
   list                the cases
   forward CASE..      agreement and times
@@ -103,7 +105,7 @@ set_up() {
     variant composed "$source" 'composed = { path = "../composed_ops" }'
     local port=(cargo run --quiet --manifest-path "$root/scripts/port_model/Cargo.toml" --target-dir "$root/target" --)
     "${port[@]}" --quiet --write "$new/ported/src"
-    "${port[@]}" --quiet --write --paths-only --nn composed::nn "$new/composed/src"
+    "${port[@]}" --quiet --write --paths-only --nn composed::nn --resizing composed::FusedTensorOps "$new/composed/src"
     cp -r "$here/composed" "$new/composed_ops"
     mkdir -p "$new/harness"
     cp -r "$here/src" "$new/harness/src"
