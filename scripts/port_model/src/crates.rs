@@ -25,18 +25,25 @@ impl Crate {
     }
 }
 
-/// The crates at and below a path, which may be a file: a folder's own before those in it.
+/// The crates at and below a path, which may be a file: a folder's own before those in it. One further down whose manifest cannot
+/// be read, such as a template, is left out with a message.
 pub fn find(root: &Path) -> Result<Vec<Crate>, String> {
     let mut files = Files::default();
     files.walk(root)?;
     files.follow_links()?;
-    let mut out = vec![];
+    let (mut out, mut unread) = (vec![], vec![]);
     for folder in &files.crates {
         let path = folder.join("Cargo.toml");
-        let manifest = Manifest::new(&read(&path)?);
+        let failed = |e| format!("{}: {e}", path.display());
+        let manifest = read(&path).and_then(|text| Manifest::new(&text).map_err(failed));
+        if let (Err(message), true) = (&manifest, folder != root) {
+            eprintln!("left alone: {message}");
+            unread.push(folder.clone());
+        }
+        let is_read = !unread.contains(folder);
         out.push(Crate {
             folder: folder.clone(),
-            manifest: Some(manifest.map_err(|e| format!("{}: {e}", path.display()))?),
+            manifest: is_read.then_some(manifest).transpose()?,
             sources: vec![],
         });
     }
@@ -56,6 +63,7 @@ pub fn find(root: &Path) -> Result<Vec<Crate>, String> {
             owner.sources.push((path, text));
         }
     }
+    out.retain(|found| !unread.contains(&found.folder));
     Ok(out)
 }
 

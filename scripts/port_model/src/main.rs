@@ -16,7 +16,8 @@ Ports Rust code from candle_nn to candle_fused::nn. PATH is a file, a folder of 
 workspace, whose Cargo.toml is ported too, as are the crates in it. Prints a diff; changes nothing without --write.
 
   --write                 write the files
-  --dependency TOML       Cargo.toml's entry for candle-fused, such as '{ path = \"..\" }' (default: '\"0.1\"')
+  --dependency TOML       Cargo.toml's entry for candle-fused, such as '{ path = \"..\" }', as seen from PATH
+                          (default: '\"0.1\"')
   --paths-only            leave methods and compositions of ops alone
   --resizing TRAIT        call pooling and upsampling as methods of this trait (default: candle_fused::FusedTensorOps;
                           with --paths-only: not at all)

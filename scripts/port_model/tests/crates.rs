@@ -102,6 +102,30 @@ fn a_workspace_keeps_what_a_member_needs() {
 }
 
 #[test]
+fn a_template_is_left_alone() {
+    let manifest = "[package]\nname = \"a\"\n\n[dependencies]\ncandle-nn = \"0.11\"\n";
+    let root = folder(
+        "template",
+        &[
+            ("a/Cargo.toml", manifest),
+            ("a/src/lib.rs", BEFORE),
+            ("a/template/Cargo.toml", "[package]\nname = {{ name }}\n"),
+            ("a/template/src/lib.rs", BEFORE),
+        ],
+    );
+    let said = port(&root, 2);
+    assert!(said.contains("left alone:"), "{said}");
+    assert_files(
+        &root,
+        &[
+            ("a/Cargo.toml", "[package]\nname = \"a\"\n\n[dependencies]\ncandle-fused = { path = \"../../fused\" }\n"),
+            ("a/src/lib.rs", AFTER),
+            ("a/template/src/lib.rs", BEFORE),
+        ],
+    );
+}
+
+#[test]
 fn a_feature_of_the_code_gets_a_remark() {
     let root = folder(
         "feature",

@@ -62,6 +62,9 @@ fn is_softmax(tokens: Tokens, imports: &Imports, at: usize, from: &str) -> bool 
     if !(name.is("softmax") || name.is("softmax_last_dim")) || !is(tokens, at + 1, "(") {
         return false;
     }
+    if at > 0 && is(tokens, at - 1, ".") {
+        return false;
+    }
     // A function, a local or an argument of that name.
     let own = tokens.windows(2).any(|pair| {
         (["fn", "let", "mut"].contains(&pair[0].text) && pair[1].is(name.text))

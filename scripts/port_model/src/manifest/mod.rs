@@ -113,14 +113,14 @@ impl Manifest {
         let features = Features::new(&self.document, self.keys(dependency.shared));
         let keep = dependency.keep || features.ask_for_more;
         let mut document = self.document.clone();
+        let source = lowered(&source, dependency.depth);
         let (mut changed, mut optional) = (false, false);
         for section in sections(&self.document) {
             let keys = section.keys(&self.document, dependency.shared);
-            let (keep, depth) = match section.is_shared() {
-                true => (dependency.keep_shared, 0),
-                false => (keep, dependency.depth),
+            let keep = match section.is_shared() {
+                true => dependency.keep_shared,
+                false => keep,
             };
-            let source = lowered(&source, depth);
             if let Some(table) = section.table_mut(&mut document) {
                 changed |= exchange(table, &keys, &source, keep, dependency.shared);
             }
