@@ -6,7 +6,7 @@ root=$(cd "$here/../.." && pwd)
 
 version=0.11.1
 scratch=${MODELS_SCRATCH:-$root/target/models}
-fused=${CANDLE_FUSED:-$root}
+fused=$(cd "${CANDLE_FUSED:-$root}" && pwd)
 modules=(
     bert clip convnext dinov2 distilbert efficientnet falcon gemma2 gemma3 llama mamba mistral mobilenetv4 mobileone
     mixformer modernbert phi phi3 quantized_llama qwen2 qwen3 repvgg resnet rwkv_v5 segformer segment_anything
@@ -16,7 +16,9 @@ quick=(
     "bert b1" "distilbert b1" "t5 encoder" "llama prefill" "llama decode" "qwen2 decode" "gemma3 prefill" "vit"
     "convnext atto" "mobilenetv4" "resnet18"
 )
-quick_gradients=("bert train" "llama train" "vit train" "convnext atto train")
+quick_gradients=(
+    "bert train" "llama train" "vit train" "convnext atto train" "resnet18 train" "sd unet train"
+)
 
 usage() {
     cat <<EOF
@@ -26,7 +28,7 @@ Stock candle-transformers $version beside the same models ported by scripts/port
 weights. The sources come from Cargo's registry and go to \$MODELS_SCRATCH (default: target/models).
 
   --build             only port and build
-  --quick             eleven forward passes and four training steps, for agreement and gradients, without times;
+  --quick             eleven forward passes and six training steps, for agreement and gradients, without times;
                       exits with an error if one is wrong
   list                the cases
   forward CASE..      agreement and times
@@ -58,10 +60,24 @@ EOF
         sed 's/^"manifest_path":"//; s/\/Cargo.toml"$//'
 }
 
+# replace NEW OLD: moves a folder to another's place. What is equal keeps its time, so that Cargo builds no more than has changed.
+replace() {
+    local file
+    mkdir -p "$2"
+    (cd "$2" && find . -type f) | while read -r file; do
+        [[ -f $1/$file ]] || rm "$2/$file"
+    done
+    (cd "$1" && find . -type f) | while read -r file; do
+        cmp -s "$1/$file" "$2/$file" && continue
+        mkdir -p "$(dirname "$2/$file")"
+        cp "$1/$file" "$2/$file"
+    done
+    rm -rf "$1"
+}
+
 # variant NAME SOURCE DEPENDENCY: the modules that are run, as a crate.
 variant() {
-    local crate=$scratch/$1 file module
-    rm -rf "$crate"
+    local crate=$new/$1 file module
     mkdir -p "$crate/src/models"
     for file in object_detection.rs utils.rs quantized_nn.rs quantized_var_builder.rs; do cp "$2/src/$file" "$crate/src"; done
     for module in "${modules[@]}"; do
@@ -77,22 +93,26 @@ variant() {
 }
 
 set_up() {
+    mkdir -p "$scratch"
+    scratch=$(cd "$scratch" && pwd)
     local source
     source=$(registry_source)
     [[ -d $source/src ]] || { echo "candle-transformers $version is not in Cargo's registry" >&2; exit 1; }
-    mkdir -p "$scratch"
+    new=$scratch/new
+    rm -rf "$new"
     variant stock "$source" ''
     variant ported "$source" "candle-fused = { path = \"$fused\" }"
     variant composed "$source" 'composed = { path = "../composed_ops" }'
     local port=(cargo run --quiet --manifest-path "$root/scripts/port_model/Cargo.toml" --target-dir "$root/target" --)
-    "${port[@]}" --quiet --write "$scratch/ported/src"
-    "${port[@]}" --quiet --write --paths-only --nn composed::nn "$scratch/composed/src"
-    rm -rf "$scratch/composed_ops" "$scratch/harness"
-    cp -r "$here/composed" "$scratch/composed_ops"
-    mkdir -p "$scratch/harness"
-    cp -r "$here/src" "$scratch/harness/src"
-    sed "s|@FUSED@|$fused|" "$here/harness.toml" >"$scratch/harness/Cargo.toml"
-    cp "$here/workspace.toml" "$scratch/Cargo.toml"
+    "${port[@]}" --quiet --write "$new/ported/src"
+    "${port[@]}" --quiet --write --paths-only --nn composed::nn --resizing composed::FusedTensorOps "$new/composed/src"
+    cp -r "$here/composed" "$new/composed_ops"
+    mkdir -p "$new/harness"
+    cp -r "$here/src" "$new/harness/src"
+    sed "s|@FUSED@|$fused|" "$here/harness.toml" >"$new/harness/Cargo.toml"
+    local crate
+    for crate in stock ported composed composed_ops harness; do replace "$new/$crate" "$scratch/$crate"; done
+    cmp -s "$here/workspace.toml" "$scratch/Cargo.toml" || cp "$here/workspace.toml" "$scratch/Cargo.toml"
     [[ -f $scratch/Cargo.lock ]] || cp "$root/Cargo.lock" "$scratch/Cargo.lock"
 }
 
@@ -114,7 +134,8 @@ main() {
             return $status
             ;;
         *)
-            [[ -x $root/target/release/models ]] || build release
+            # Reports and lists need nothing new.
+            [[ $1 =~ ^(list|report)$ && -x $root/target/release/models ]] || build release
             "$root/target/release/models" "$@"
             ;;
     esac

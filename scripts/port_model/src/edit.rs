@@ -22,6 +22,27 @@ pub fn apply(text: &str, edits: &[Edit]) -> String {
     out + &text[at..]
 }
 
+/// The edit that makes `new` of `old`, from the first line that differs to the last; none if they are equal.
+pub fn between(old: &str, new: &str) -> Vec<Edit> {
+    if old == new {
+        return vec![];
+    }
+    let same = |a: &[&str], b: &[&str]| -> usize {
+        let pairs = a.iter().zip(b).take_while(|(a, b)| a == b);
+        pairs.map(|(line, _)| line.len()).sum()
+    };
+    let lines = |text| str::split_inclusive(text, '\n').collect::<Vec<_>>();
+    let (mut a, mut b) = (lines(old), lines(new));
+    let start = same(&a, &b);
+    a.reverse();
+    b.reverse();
+    let end = same(&a, &b).min(old.len().min(new.len()) - start);
+    vec![Edit {
+        range: start..old.len() - end,
+        text: new[start..new.len() - end].to_string(),
+    }]
+}
+
 fn sorted(edits: &[Edit]) -> Vec<&Edit> {
     let mut edits: Vec<&Edit> = edits.iter().collect();
     edits.sort_by_key(|edit| edit.range.start);
@@ -110,6 +131,21 @@ fn line_at(text: &str, start: usize) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn two_texts_differ_between_their_first_and_last_lines() {
+        for (old, new, text) in [
+            ("a\nb\nc\n", "a\nB\nBB\nc\n", "B\nBB\n"),
+            ("a\na\n", "a\na\na\n", "a\n"),
+            ("a\na\na\n", "a\n", ""),
+            ("a", "", ""),
+        ] {
+            let edits = between(old, new);
+            assert_eq!(apply(old, &edits), new);
+            assert_eq!(edits[0].text, text);
+        }
+        assert!(between("a\n", "a\n").is_empty());
+    }
 
     #[test]
     fn a_diff_is_what_diff_u_would_show() {

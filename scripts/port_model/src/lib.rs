@@ -2,7 +2,9 @@
 //! What it cannot show to mean the same it leaves alone.
 
 pub mod attention;
+pub mod crates;
 pub mod edit;
+mod imports;
 pub mod linear;
 pub mod manifest;
 pub mod methods;
@@ -19,8 +21,10 @@ pub struct Options {
     pub from: String,
     /// The path that takes its place.
     pub to: String,
-    /// Whether methods and compositions are rewritten too, and not paths alone.
+    /// Whether activations and compositions are rewritten too.
     pub fuse: bool,
+    /// The trait whose methods take the place of pooling and upsampling, if they are rewritten too.
+    pub resizing: Option<String>,
 }
 
 impl Default for Options {
@@ -29,6 +33,7 @@ impl Default for Options {
             from: "candle_nn".into(),
             to: "candle_fused::nn".into(),
             fuse: true,
+            resizing: Some(methods::TRAIT.into()),
         }
     }
 }
@@ -38,20 +43,26 @@ impl Default for Options {
 pub struct Ported {
     pub edits: Vec<Edit>,
     pub remarks: Vec<String>,
+    /// Whether a name of `candle_nn` is left.
+    pub keeps_from: bool,
 }
 
 /// Ports one file. `defined` are the methods that its crate defines itself ([`methods::defined`]).
 pub fn port(code: &str, options: &Options, defined: &BTreeSet<&str>) -> Ported {
     let tokens = tokens::tokens(code);
     let paths = paths::rewrite(&tokens, &options.from, &options.to);
-    let mut edits = paths.edits;
+    let keeps_from = !paths.left.is_empty();
+    let (mut edits, mut remarks) = (paths.edits, paths.left);
+    let methods = methods::rewrite(code, &tokens, defined, options);
+    edits.extend(methods.edits);
+    remarks.extend(methods.left);
     if options.fuse {
-        edits.extend(methods::rewrite(code, &tokens, defined));
         edits.extend(linear::rewrite(code));
-        edits = attention::rewrite(code, &tokens, edits);
+        edits = attention::rewrite(code, &tokens, &options.from, edits);
     }
     Ported {
         edits,
-        remarks: paths.left,
+        remarks,
+        keeps_from,
     }
 }

@@ -10,6 +10,8 @@
 //! };
 //! x.matmul(&w)
 //! ```
+//!
+//! Code with comments inside is left alone: there would be no place for them.
 
 use crate::edit::Edit;
 use crate::tokens::{tokens, Token};
@@ -21,17 +23,38 @@ const PATTERN: &str = "let W = match * X . dims ( ) {
     _ => WEIGHT . t ( ) ? , } ; X . matmul ( & W ) }";
 
 pub fn rewrite(code: &str) -> Vec<Edit> {
-    // Fields are one word here, as locals are.
+    // Fields are one word here, as locals are: `self_weight` is as long as `self.weight`.
     let masked = code.replace("self.weight", "self_weight");
     let (pattern, tokens) = (tokens(PATTERN), tokens(&masked));
-    let windows = tokens.windows(pattern.len());
-    windows
-        .filter_map(|window| matched(code, &masked, window, &pattern))
-        .collect()
+    let windows = tokens.windows(pattern.len()).enumerate();
+    let edit = |(at, window): (usize, &[Token])| {
+        let Layer { x, weight } = matched(window, &pattern)?;
+        let range = window[0].start..window[window.len() - 2].end();
+        let comment = |pair: &[Token]| !masked[pair[0].end()..pair[1].start].trim().is_empty();
+        if window.windows(2).any(comment) {
+            return None;
+        }
+        let borrow = if is_reference(&tokens[..at], x) {
+            ""
+        } else {
+            "&"
+        };
+        let weight = weight.replace("self_weight", "self.weight");
+        Some(Edit {
+            range,
+            text: format!("candle_fused::ops::linear({borrow}{x}, &{weight}, None)"),
+        })
+    };
+    windows.filter_map(edit).collect()
 }
 
-fn matched(code: &str, masked: &str, window: &[Token], pattern: &[Token]) -> Option<Edit> {
-    let mut names: Vec<(&str, &str)> = vec![];
+struct Layer<'a> {
+    x: &'a str,
+    weight: &'a str,
+}
+
+fn matched<'a>(window: &[Token<'a>], pattern: &[Token]) -> Option<Layer<'a>> {
+    let mut names: Vec<(&str, &'a str)> = vec![];
     for (token, wanted) in window.iter().zip(pattern) {
         if !wanted.text.chars().all(char::is_uppercase) || wanted.text.is_empty() {
             if token.text != wanted.text {
@@ -45,18 +68,20 @@ fn matched(code: &str, masked: &str, window: &[Token], pattern: &[Token]) -> Opt
             None => names.push((wanted.text, token.text)),
         }
     }
-    let name = |name: &str| {
-        names
-            .iter()
-            .find(|(n, _)| *n == name)
-            .map(|(_, bound)| *bound)
-    };
-    let weight = name("WEIGHT")?.replace("self_weight", "self.weight");
-    // `self_weight` is as long as `self.weight`: places in one are places in the other.
-    debug_assert_eq!(code.len(), masked.len());
-    let brace = window.len() - 1;
-    Some(Edit {
-        range: window[0].start..window[brace - 1].end(),
-        text: format!("candle_fused::ops::linear({}, &{weight}, None)", name("X")?),
+    let name = |name: &str| names.iter().find(|(n, _)| *n == name).map(|(_, t)| *t);
+    Some(Layer {
+        x: name("X")?,
+        weight: name("WEIGHT")?,
     })
+}
+
+/// Whether x is shown to be a reference behind these tokens: an argument `x: &…` of the function, whose methods alone are
+/// called until then.
+fn is_reference(before: &[Token], x: &str) -> bool {
+    let begin = before.iter().rposition(|t| t.is("fn")).unwrap_or(0);
+    let mut uses = (begin..before.len()).filter(|&i| before[i].is(x));
+    let followed = |i: usize, text: &str| before.get(i).is_some_and(|t| t.is(text));
+    let argument = uses.next();
+    argument.is_some_and(|i| followed(i + 1, ":") && followed(i + 2, "&"))
+        && uses.all(|i| followed(i + 1, "."))
 }

@@ -28,7 +28,7 @@ pub fn rewrite(tokens: &[Token], from: &str, to: &str) -> Paths {
         };
         if before == "crate" || before == "mod" {
             left.push(format!("`{before} {from}` stays as it is"));
-        } else if before == "." || before == "as" || !is_root(tokens, i) {
+        } else if before == "." || (before == "as" && after != "::") || !is_root(tokens, i) {
             // A field, an alias, or an item of that name in another module.
         } else if after == "::" {
             edits.push(replace(to));
@@ -49,14 +49,50 @@ fn is_root(tokens: &[Token], i: usize) -> bool {
     }
     // `<T>::x` and `a::x` go on from something; `use ::x` and `(::x` do not.
     i < 2
-        || !(tokens[i - 2].is(">")
-            || (tokens[i - 2].kind == Kind::Ident && !keyword(tokens[i - 2])))
+        || match tokens[i - 2].text {
+            ">" => !closes_type(tokens, i - 2),
+            _ => tokens[i - 2].kind != Kind::Ident || keyword(tokens[i - 2]),
+        }
 }
 
+/// Whether the `>` belongs to a type: not to the generics of `impl<T>` or `for<'a>`, and not to a comparison.
+fn closes_type(tokens: &[Token], close: usize) -> bool {
+    let mut depth = 0;
+    for i in (0..=close).rev() {
+        match tokens[i].text {
+            ">" => depth += 1,
+            "<" => depth -= 1,
+            ";" | "{" | "}" => return false,
+            _ => {}
+        }
+        if depth == 0 {
+            return i == 0 || !(tokens[i - 1].is("impl") || tokens[i - 1].is("for"));
+        }
+    }
+    false
+}
+
+/// What a path may follow.
 fn keyword(token: Token) -> bool {
     matches!(
         token.text,
-        "use" | "return" | "as" | "dyn" | "impl" | "mut" | "ref" | "in" | "for"
+        "use"
+            | "return"
+            | "as"
+            | "dyn"
+            | "impl"
+            | "mut"
+            | "ref"
+            | "in"
+            | "for"
+            | "if"
+            | "else"
+            | "match"
+            | "while"
+            | "let"
+            | "break"
+            | "where"
+            | "move"
     )
 }
 

@@ -1,5 +1,7 @@
 //! Rust's tokens with their places in the text: enough to rewrite code without touching strings, comments or layout.
 
+use std::ops::Range;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Ident,
@@ -30,7 +32,7 @@ impl Token<'_> {
 /// `::`, `->` and `=>` are one token, all other punctuation is one token for each character.
 pub fn tokens(code: &str) -> Vec<Token<'_>> {
     let mut out = vec![];
-    let mut at = 0;
+    let mut at = shebang(code);
     while let Some(c) = code[at..].chars().next() {
         if c.is_whitespace() {
             at += c.len_utf8();
@@ -67,6 +69,14 @@ pub fn tokens(code: &str) -> Vec<Token<'_>> {
         at += len;
     }
     out
+}
+
+/// The length of a first line such as `#!/usr/bin/env x`. `#![` begins an attribute.
+fn shebang(code: &str) -> usize {
+    match code.strip_prefix("#!") {
+        Some(rest) if !rest.trim_start().starts_with('[') => code.find('\n').unwrap_or(code.len()),
+        _ => 0,
+    }
 }
 
 fn comment(rest: &str) -> Option<usize> {
@@ -184,6 +194,16 @@ pub fn partner(tokens: &[Token], open: usize) -> Option<usize> {
             return None;
         }
     }
+}
+
+/// The bodies of `macro_rules!`, where a name may stand for anything.
+pub fn macro_bodies(tokens: &[Token]) -> Vec<Range<usize>> {
+    let body = |i: usize| {
+        let is_macro = tokens[i].is("macro_rules") && tokens.get(i + 1)?.is("!");
+        let open = i + 3;
+        is_macro.then_some(open..partner(tokens, open)?)
+    };
+    (0..tokens.len()).filter_map(body).collect()
 }
 
 #[cfg(test)]

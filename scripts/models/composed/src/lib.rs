@@ -1,6 +1,10 @@
 //! `candle_nn` with the layers and functions whose kernels have no gradient replaced by their composed forms: what a user of
 //! stock Candle has to write to train a model, and what gradients are compared with.
 
+mod resizing;
+
+pub use resizing::FusedTensorOps;
+
 pub mod nn {
     pub use candle_nn::*;
     pub use layer_norm::{layer_norm, layer_norm_no_bias, rms_norm, LayerNorm, RmsNorm};

@@ -7,6 +7,7 @@ use crate::tokens::{partner, Kind};
 use std::ops::Range;
 
 /// A mask that is added to the scores.
+#[derive(Clone)]
 pub(super) enum Mask {
     Always(Range<usize>),
     /// `if let Some(name) = option { prelude; … argument … }`

@@ -13,39 +13,76 @@
 //! ```
 //!
 //! Each may stand in a block behind the guard of a tracing span. A number must be shown to be an `f64`, since the same operators
-//! take tensors, and neither the scores nor their softmax may be used by anything else.
+//! take tensors, and neither the scores nor their softmax may be used by anything else. The second product must be computed
+//! exactly once, where the same names mean the same. Comments between the statements stay.
 
+mod call;
 mod masks;
 mod numbers;
 mod statements;
 
-use crate::edit::{self, Edit};
-use crate::tokens::{partner, Token};
+use crate::edit::Edit;
+use crate::imports::Imports;
+use crate::tokens::{macro_bodies, partner, Token};
 use masks::{
     added_mask, broadcast_to, conditional_mask, filled, filled_unless, matched_cap, matched_mask,
     Mask,
 };
 use numbers::{field_is, is_f64};
-use statements::{are, is, let_of, mentions, path_until, statement_of, top_level, top_level_any};
+use statements::{
+    are, behind_guard, is, let_of, mentions, path_until, statement_of, top_level, top_level_any,
+};
 use std::ops::Range;
-
-const CALL: &str = "candle_fused::nn::attention::softmax_attention";
 
 type Tokens<'a> = &'a [Token<'a>];
 
-/// The edits of all attentions in a file, beside `others`, which they replace where both change the same code.
-pub fn rewrite(code: &str, tokens: Tokens, others: Vec<Edit>) -> Vec<Edit> {
+/// The edits of all attentions in a file, beside `others`, which they replace where both change the same code. `from` is the
+/// name that the code has for `candle_nn`.
+pub fn rewrite(code: &str, tokens: Tokens, from: &str, others: Vec<Edit>) -> Vec<Edit> {
     let mut edits = others;
     // The new code names the type, and may bind this variable.
     if !tokens.iter().any(|t| t.is("Tensor")) || tokens.iter().any(|t| t.is("added_mask")) {
         return edits;
     }
+    let (imports, macros) = (Imports::new(tokens), macro_bodies(tokens));
     for i in 0..tokens.len() {
+        if !is_softmax(tokens, &imports, i, from) || macros.iter().any(|body| body.contains(&i)) {
+            continue;
+        }
         if let Some(found) = find(tokens, i) {
             edits = found.apply(code, tokens, edits);
         }
     }
     edits
+}
+
+/// Whether a softmax of candle_nn is called at `at`, and not one of the user's own.
+fn is_softmax(tokens: Tokens, imports: &Imports, at: usize, from: &str) -> bool {
+    let name = tokens[at];
+    if !(name.is("softmax") || name.is("softmax_last_dim")) || !is(tokens, at + 1, "(") {
+        return false;
+    }
+    if at > 0 && is(tokens, at - 1, ".") {
+        return false;
+    }
+    // A function, a local or an argument of that name.
+    let own = tokens.windows(2).any(|pair| {
+        (["fn", "let", "mut"].contains(&pair[0].text) && pair[1].is(name.text))
+            || (pair[0].is(name.text) && pair[1].is(":"))
+    });
+    if own && !(at > 0 && is(tokens, at - 1, "::")) {
+        return false;
+    }
+    let Some(path) = imports.resolve(tokens, at) else {
+        return false;
+    };
+    let modules: [&[&str]; 3] = [
+        &["candle_nn", "ops"],
+        &[from, "ops"],
+        &["candle_fused", "nn", "ops"],
+    ];
+    let module = &path[..path.len() - 1];
+    path.ends_with(&[name.text]) && modules.contains(&module)
 }
 
 /// An attention, as ranges of tokens.
@@ -64,113 +101,9 @@ struct Attention {
     v: Range<usize>,
 }
 
-impl Attention {
-    fn apply(&self, code: &str, tokens: Tokens, others: Vec<Edit>) -> Vec<Edit> {
-        let bytes = |range: &Range<usize>| tokens[range.start].start..tokens[range.end - 1].end();
-        let text = |range: &Range<usize>| {
-            if range.is_empty() {
-                return String::new();
-            }
-            let range = bytes(range);
-            let inside =
-                |edit: &&Edit| range.start <= edit.range.start && edit.range.end <= range.end;
-            let moved = others.iter().filter(inside).map(|edit| Edit {
-                range: edit.range.start - range.start..edit.range.end - range.start,
-                text: edit.text.clone(),
-            });
-            edit::apply(&code[range.clone()], &moved.collect::<Vec<_>>())
-        };
-        let mut scale = self.scale.as_ref().map_or("1.".to_string(), text);
-        if self.divides {
-            scale = format!("1. / {scale}");
-        }
-        let softcap = self.softcap.as_ref().map_or("None".to_string(), text);
-        let (mut before, mask) = match &self.mask {
-            None => (String::new(), "None".to_string()),
-            Some(Mask::Always(argument)) => (
-                String::new(),
-                format!("Some::<&Tensor>({})", text(argument)),
-            ),
-            Some(Mask::If {
-                option,
-                name,
-                prelude,
-                argument,
-            }) => {
-                let (option, name, prelude, argument) =
-                    (text(option), text(name), text(prelude), text(argument));
-                let some = format!("if let Some({name}) = {option} {{ {prelude} Some(Tensor::clone({argument})) }}");
-                let before = format!("let added_mask: Option<Tensor> = {some} else {{ None }};");
-                (before, "added_mask.as_ref()".to_string())
-            }
-            Some(Mask::Fill { unless, hidden }) => {
-                let (q, hidden) = (text(&self.q), text(hidden));
-                let mask = format!(
-                    "{{ let hidden = {hidden}.clone(); let zeros = Tensor::zeros(hidden.shape(), DType::F32, hidden.device())?; \
-                     masked_fill(&zeros, &hidden, f32::NEG_INFINITY)?.to_dtype({q}.dtype())? }}"
-                );
-                match unless {
-                    None => (
-                        format!("let added_mask = {mask};"),
-                        "Some(&added_mask)".to_string(),
-                    ),
-                    Some(unless) => {
-                        let unless = text(unless);
-                        let before = format!(
-                            "let added_mask = if {unless} {{ None }} else {{ Some({mask}) }};"
-                        );
-                        (before, "added_mask.as_ref()".to_string())
-                    }
-                }
-            }
-        };
-        let (q, kt, v) = (text(&self.q), text(&self.kt), text(&self.v));
-        let call = format!("{CALL}(&{q}, {kt}, {v}, {scale}, {softcap}, {mask})");
-        let (statements, product) = (bytes(&self.statements), bytes(&self.product));
-        // Without statements of its own, the line of the product begins where they began.
-        let mut gap = statements.clone();
-        if before.is_empty() {
-            gap.end += code[gap.end..].len() - code[gap.end..].trim_start().len();
-        }
-        let keeps = |edit: &Edit| {
-            [&gap, &product]
-                .iter()
-                .all(|r| edit.range.end <= r.start || r.end <= edit.range.start)
-        };
-        let mut edits: Vec<Edit> = others.iter().filter(|edit| keeps(edit)).cloned().collect();
-        edits.push(Edit {
-            range: gap,
-            text: std::mem::take(&mut before),
-        });
-        edits.push(Edit {
-            range: product,
-            text: call,
-        });
-        edits
-    }
-}
-
 /// The attention whose softmax is called at `at`.
 fn find(tokens: Tokens, at: usize) -> Option<Attention> {
     let name = tokens[at];
-    if at == 0
-        || !(name.is("softmax") || name.is("softmax_last_dim"))
-        || !is(tokens, at + 1, "(")
-        || is(tokens, at - 1, "fn")
-    {
-        return None;
-    }
-    // The function of candle_nn, not one of the file.
-    let own = tokens
-        .windows(2)
-        .any(|pair| pair[0].is("fn") && pair[1].text == name.text);
-    if own || is(tokens, at - 1, ".") {
-        return None;
-    }
-    let qualified = at >= 2 && are(tokens, &(at - 2..at), &["ops", "::"]);
-    if !qualified && !imported(tokens, name.text) {
-        return None;
-    }
     let close = partner(tokens, at + 1)?;
     let mut arg = at + 3..close;
     if name.is("softmax") {
@@ -222,23 +155,18 @@ fn find(tokens: Tokens, at: usize) -> Option<Attention> {
         true => uses(p, let_of(tokens, &block[next])?.init) == 1,
         false => uses(p, rest.clone()) == 1,
     };
-    // What the statements bound is gone: nothing behind them may use it.
+    // What the statements bound is gone: nothing behind them may use it, and nothing of them that is kept.
     let first = block.partition_point(|s| s.start < found.statements.start);
-    let bound = block[first..next].iter().filter_map(|s| let_of(tokens, s));
-    let free = bound
-        .filter(|l| l.name != p)
-        .all(|l| uses(l.name, rest.clone()) == 0);
-    (once && free).then_some(found)
-}
-
-/// Whether the name comes from a module `ops`.
-fn imported(tokens: Tokens, name: &str) -> bool {
-    let uses = tokens.split(|t| t.is(";")).filter_map(|statement| {
-        let begin = statement.iter().position(|t| t.is("use"))?;
-        Some(&statement[begin..])
+    let free = block[first..next].iter().all(|statement| {
+        let Some(bound) = let_of(tokens, statement) else {
+            return true;
+        };
+        let kept = found.kept().into_iter();
+        let mut kept = kept.filter(|range| !range.is_empty() && statement.end <= range.start);
+        (bound.name == p || uses(bound.name, rest.clone()) == 0)
+            && kept.all(|range| range == found.v || uses(bound.name, range) == 0)
     });
-    let mut uses = uses;
-    uses.any(|u| u.iter().any(|t| t.is("ops")) && u.iter().any(|t| t.is(name)))
+    (once && free).then_some(found)
 }
 
 impl Attention {
@@ -324,17 +252,45 @@ impl Attention {
         p: &str,
     ) -> Option<()> {
         let statement = block.get(next)?;
-        let init = let_of(tokens, statement).map_or(statement.clone(), |l| l.init);
-        let at = *mentions(tokens, init, p).first()?;
+        let is_tail = next + 1 == block.len() && !is(tokens, statement.end - 1, ";");
+        let init = match let_of(tokens, statement) {
+            Some(binding) => binding.init,
+            None if is_tail => statement.clone(),
+            None => return None,
+        };
+        let at = *mentions(tokens, init.clone(), p).first()?;
+        // `{ let _guard = self.span.enter(); value }.transpose(1, 2)?` computes its value once.
+        let guarded = partner(tokens, init.start)
+            .and_then(|close| behind_guard(tokens, &(init.start..close + 1)))
+            .filter(|value| value.contains(&at));
+        let start = guarded.map_or(init.start, |value| value.start);
         let call = at + 1..at + 4;
         if !are(tokens, &call, &[".", "matmul", "("]) {
             return None;
         }
+        // In a block, a closure or the condition of a loop it could be computed more than once, or where other variables have
+        // the names of q and k; a call in front of it could change them.
+        let mut before = tokens[start..at].iter();
+        if before.any(|t| {
+            ["{", "|", ")", "mut", "while"]
+                .iter()
+                .any(|text| t.is(text))
+        }) {
+            return None;
+        }
         let close = partner(tokens, at + 3)?;
         self.product = at..close + 1;
-        self.v = at + 4..close;
+        self.v = without_comma(tokens, at + 4..close);
         Some(())
     }
+}
+
+/// The last argument of a call without the comma behind it.
+fn without_comma(tokens: Tokens, mut argument: Range<usize>) -> Range<usize> {
+    if !argument.is_empty() && is(tokens, argument.end - 1, ",") {
+        argument.end -= 1;
+    }
+    argument
 }
 
 /// `a.matmul(b)?` as a and b.
@@ -351,7 +307,8 @@ fn product(tokens: Tokens, range: &Range<usize>) -> Option<(Range<usize>, Range<
         &["*", "/", "+", "-", "&", "=", ",", "!", "<"],
     );
     let is_call = are(tokens, &(name..open + 1), &[".", "matmul", "("]);
-    (is_call && !chain).then(|| (range.start..name, open + 1..range.end - 2))
+    let argument = without_comma(tokens, open + 1..range.end - 2);
+    (is_call && !chain).then_some((range.start..name, argument))
 }
 
 /// `(inner / number)?` or `(inner * number)?`.

@@ -9,7 +9,23 @@ impl Module for Dropout {
     }
 }
 
+struct Span;
+
+impl Span {
+    fn enter(&self) {}
+}
+
+struct Cache;
+
+impl Cache {
+    fn mask(&self, _: usize) -> Result<Tensor> {
+        Tensor::new(0., &candle_core::Device)
+    }
+}
+
 struct Attention {
+    span: Span,
+    cache: Cache,
     dropout: Dropout,
     scale: f64,
     cap: Option<f64>,
@@ -36,6 +52,15 @@ impl Attention {
         let added_mask: Option<Tensor> = if let Some(mask) = mask { let mask = mask.unsqueeze(0)?; Some(Tensor::clone(&mask)) } else { None };
         let y = candle_fused::nn::attention::softmax_attention(&q, k, v, 1., None, added_mask.as_ref())?;
         Ok(y)
+    }
+
+    fn in_spans(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
+        let y = {
+            let _enter = self.span.enter();
+            candle_fused::nn::attention::softmax_attention(&q, k, &v, 1., None, None)?
+        }
+        .transpose(1, 2)?;
+        self.dropout.forward(&candle_fused::nn::attention::softmax_attention(&y, k, v, 1., None, None)?)
     }
 
     fn filled(&self, q: &Tensor, k: &Tensor, v: &Tensor, mask: &Tensor) -> Result<Tensor> {

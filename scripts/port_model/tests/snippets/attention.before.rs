@@ -9,7 +9,23 @@ impl Module for Dropout {
     }
 }
 
+struct Span;
+
+impl Span {
+    fn enter(&self) {}
+}
+
+struct Cache;
+
+impl Cache {
+    fn mask(&self, _: usize) -> Result<Tensor> {
+        Tensor::new(0., &candle_core::Device)
+    }
+}
+
 struct Attention {
+    span: Span,
+    cache: Cache,
     dropout: Dropout,
     scale: f64,
     cap: Option<f64>,
@@ -60,6 +76,22 @@ impl Attention {
         let probs = candle_nn::ops::softmax_last_dim(&scores)?;
         let y = probs.matmul(v)?;
         Ok(y)
+    }
+
+    fn in_spans(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
+        let p = {
+            let _enter = self.span.enter();
+            softmax(&q.matmul(k)?, D::Minus1)?
+        };
+        let y = {
+            let _enter = self.span.enter();
+            p.matmul(&v)?
+        }
+        .transpose(1, 2)?;
+        let w = softmax(&y.matmul(k)?, D::Minus1)?;
+        self.dropout.forward(&w.matmul(
+            v,
+        )?)
     }
 
     fn filled(&self, q: &Tensor, k: &Tensor, v: &Tensor, mask: &Tensor) -> Result<Tensor> {

@@ -6,6 +6,10 @@ impl Gated {
     fn silu<'a>(&'a self) -> Result<Tensor> {
         self.0.sigmoid()
     }
+
+    fn gelu<F: Fn(f32) -> Result<f32>, const N: usize>(&self, f: F) -> Result<Tensor> {
+        self.0.affine(f(1.)?.into(), 0.)
+    }
 }
 
 fn relu(x: f32) -> f32 {
@@ -13,5 +17,5 @@ fn relu(x: f32) -> f32 {
 }
 
 fn act(x: &Gated, y: &Tensor) -> Result<Tensor> {
-    x.silu()? + y.silu()?.relu()?
+    x.gelu()? + x.silu()? + y.silu()?.relu()?
 }

@@ -24,3 +24,17 @@ fn path() -> &'static str {
 fn other(x: &Layer) -> usize {
     crate::candle_nn::count() + x.candle_nn + other::candle_nn::COUNT
 }
+
+impl<T> ::candle_fused::nn::Module for Wrapper<T> {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let y = <T as candle_fused::nn::Module>::forward(&self.0, x)?;
+        let compare = 1 > ::candle_fused::nn::COUNT && Vec::<T>::candle_nn(x);
+        match ::candle_fused::nn::Activation::Relu as candle_fused::nn::Kind {
+            _ => y.apply(&<T as ::candle_fused::nn::Named>::LAYER),
+        }
+    }
+}
+
+fn each(f: Box<dyn for<'a> ::candle_fused::nn::Visit<'a>>) {}
+
+use ::my_nn as candle_nn;
