@@ -6,14 +6,20 @@
 //! | | instruction | pairs in a vector |
 //! |---|---|---|
 //! | AVX512-BF16 | `vdpbf16ps` | 16 |
+//! | FEAT_BF16 of AArch64, which rounds sums to odd | `bfdot` | 4 |
 //!
 //! Each instruction set is a module: how to detect it, a token that implements [`Lanes`](super::lanes::Lanes) and
 //! [`Pairs`](few_rows::Pairs), and the functions of [`entry_points`]. It goes with the [`Simd`] of as many lanes, whose kernels pack
 //! for it and call it.
+//!
+//! f16 has no such instruction. `fmlal` of FEAT_FHM widens f16 as it multiplies, but makes as many products as `fmla` of f32, which
+//! the packed sides already are.
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod few_rows;
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(target_arch = "aarch64")]
+mod neon;
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod none;
 #[cfg(test)]
 mod tests;
@@ -26,7 +32,9 @@ use super::tile::Tile;
 use crate::cpu::element::Element;
 use crate::cpu::simd::Simd;
 use candle_core::DType;
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(target_arch = "aarch64")]
+use neon as isa;
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 use none as isa;
 #[cfg(target_arch = "x86_64")]
 use x86 as isa;
@@ -87,7 +95,7 @@ pub unsafe fn dot<T: Element, const R: usize, const C: usize>(
 }
 
 /// The functions above for the token of an instruction set, compiled for its CPU features.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! entry_points {
     ($token:expr, $features:literal) => {
         /// # Safety
@@ -123,5 +131,5 @@ macro_rules! entry_points {
         }
     };
 }
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use entry_points;
