@@ -226,7 +226,7 @@ impl<T: Element> Share<'_, T> {
         j: usize,
     ) {
         let Gemv { terms, .. } = self.gemv;
-        if let (Some(x), 16) = (&self.gemv.paired, S::LANES) {
+        if let (Some(x), true) = (&self.gemv.paired, pairs::fit::<S>()) {
             let w = &terms[0].1;
             let last = x.rows - 1;
             let mut xs = [x.as_ptr(); R];

@@ -274,7 +274,7 @@ pub const MAX_LANES: usize = 16;
 /// once, not at the end of every loop of every kernel.
 ///
 /// # Safety
-/// `from` is valid for reads, `to` for writes of `n` values, and they don't overlap.
+/// `from` is valid for reads, `to` for writes of `n` values, and they don't overlap. Neither need be aligned.
 #[cold]
 #[inline(never)]
 unsafe fn copy_few<T: Copy>(mut from: *const T, mut to: *mut T, n: usize) {
@@ -283,7 +283,8 @@ unsafe fn copy_few<T: Copy>(mut from: *const T, mut to: *mut T, n: usize) {
             if n & $len != 0 {
                 // SAFETY: the pieces whose bits are set in n < 16 add up to n values.
                 unsafe {
-                    std::ptr::copy_nonoverlapping(from, to, $len);
+                    to.cast::<[T; $len]>()
+                        .write_unaligned(from.cast::<[T; $len]>().read_unaligned());
                     (from, to) = (from.add($len), to.add($len));
                 }
             }
@@ -294,7 +295,7 @@ unsafe fn copy_few<T: Copy>(mut from: *const T, mut to: *mut T, n: usize) {
     piece!(2);
     if n & 1 != 0 {
         // SAFETY: the pieces before it left one value.
-        unsafe { *to = *from };
+        unsafe { to.write_unaligned(from.read_unaligned()) };
     }
 }
 

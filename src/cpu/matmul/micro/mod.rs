@@ -1,6 +1,7 @@
 //! Products of small blocks that the caller packs, keeps in its cache and multiplies itself, one register block at a time: for
 //! [`packed`](super::packed) products and for ops whose products are steps of a larger loop, such as attention's.
 
+mod lanes;
 pub mod pack;
 pub mod pairs;
 pub mod rows;

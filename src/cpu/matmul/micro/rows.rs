@@ -16,6 +16,8 @@
 //! the distance of the rows is a multiple of 4 KB, so that all fall into one set: there twelve rows reach 65 % of peak, six
 //! reach 95 %.
 
+use super::lanes::Lanes;
+use super::pairs;
 use crate::cpu::simd::{prefetch_to_l2, Kernel, Simd};
 
 /// The most rows of a block of this many vectors. NEON has twice the registers of AVX2, and needs more sums than AVX-512 to hide
@@ -68,69 +70,11 @@ impl Block {
     /// As [`Block::of_numbers`], of pairs.
     ///
     /// # Safety
-    /// As for it, and [`pairs::suits`](super::pairs::suits) has said yes.
+    /// As for it, and [`pairs::suits`] has said yes.
     #[inline(always)]
     pub unsafe fn of_pairs(self, rows: usize, vectors: usize) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: the CPU has the instructions, and the contract is the same.
-        unsafe {
-            x86::of_pairs(self, rows, vectors)
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = (self, rows, vectors);
-    }
-}
-
-/// Vectors of numbers or of pairs, and their products.
-pub(super) trait Lanes: Copy {
-    const LANES: usize;
-    type V: Copy;
-    fn zeros(self) -> Self::V;
-    fn add(self, a: Self::V, b: Self::V) -> Self::V;
-    /// a·b + c
-    fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
-    /// One element, repeated.
-    ///
-    /// # Safety
-    /// `p` is valid for reads of an element, which need not be aligned.
-    unsafe fn repeat(self, p: *const f32) -> Self::V;
-    /// # Safety
-    /// `p` is valid for reads of a vector.
-    unsafe fn load(self, p: *const f32) -> Self::V;
-    /// # Safety
-    /// `p` is valid for writes of a vector.
-    unsafe fn store(self, p: *mut f32, x: Self::V);
-}
-
-impl<S: Simd> Lanes for S {
-    const LANES: usize = S::LANES;
-    type V = S::F;
-    #[inline(always)]
-    fn zeros(self) -> S::F {
-        self.splat(0.0)
-    }
-    #[inline(always)]
-    fn add(self, a: S::F, b: S::F) -> S::F {
-        Simd::add(self, a, b)
-    }
-    #[inline(always)]
-    fn fma(self, a: S::F, b: S::F, c: S::F) -> S::F {
-        Simd::fma(self, a, b, c)
-    }
-    #[inline(always)]
-    unsafe fn repeat(self, p: *const f32) -> S::F {
         // SAFETY: the contract is the same.
-        self.splat(unsafe { p.read_unaligned() })
-    }
-    #[inline(always)]
-    unsafe fn load(self, p: *const f32) -> S::F {
-        // SAFETY: the contract is the same.
-        unsafe { self.load_f32(p) }
-    }
-    #[inline(always)]
-    unsafe fn store(self, p: *mut f32, x: S::F) {
-        // SAFETY: the contract is the same.
-        unsafe { self.store_f32(p, x) }
+        unsafe { pairs::multiply_block(self, rows, vectors) }
     }
 }
 
@@ -154,7 +98,7 @@ impl Kernel for Numbers {
 /// # Safety
 /// As for [`Block::of_numbers`].
 #[inline(always)]
-unsafe fn sized<L: Lanes>(l: L, block: Block, rows: usize, vectors: usize) {
+pub(super) unsafe fn sized<L: Lanes>(l: L, block: Block, rows: usize, vectors: usize) {
     macro_rules! sizes {
         ($($rows:literal)*, $($more:literal)*) => {
             match (rows, vectors) {
@@ -241,67 +185,5 @@ pub(super) unsafe fn write<L: Lanes, const MR: usize, const NR: usize>(
                 l.store(c, sum);
             }
         }
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-mod x86 {
-    use super::{sized, Block, Lanes};
-    use core::arch::x86_64::*;
-    use core::mem::transmute;
-
-    /// Made on a CPU with AVX-512F and AVX512-BF16 alone.
-    #[derive(Clone, Copy)]
-    struct Pairs(());
-
-    /// Vectors are sums of f32, or 16 pairs of bf16.
-    impl Lanes for Pairs {
-        const LANES: usize = 16;
-        type V = __m512;
-        #[inline(always)]
-        fn zeros(self) -> __m512 {
-            // SAFETY: the CPU has the instructions; see the type.
-            unsafe { _mm512_setzero_ps() }
-        }
-        #[inline(always)]
-        fn add(self, a: __m512, b: __m512) -> __m512 {
-            // SAFETY: as above.
-            unsafe { _mm512_add_ps(a, b) }
-        }
-        #[inline(always)]
-        fn fma(self, a: __m512, b: __m512, c: __m512) -> __m512 {
-            // SAFETY: as above; a vector of pairs has the size of one of 32 bf16, and all bits are valid.
-            unsafe {
-                _mm512_dpbf16_ps(
-                    c,
-                    transmute::<__m512, __m512bh>(a),
-                    transmute::<__m512, __m512bh>(b),
-                )
-            }
-        }
-        #[inline(always)]
-        unsafe fn repeat(self, p: *const f32) -> __m512 {
-            // SAFETY: as above; the caller has a pair at `p`.
-            unsafe { _mm512_castsi512_ps(_mm512_set1_epi32(p.cast::<i32>().read_unaligned())) }
-        }
-        #[inline(always)]
-        unsafe fn load(self, p: *const f32) -> __m512 {
-            // SAFETY: as above; the caller has a vector at `p`.
-            unsafe { _mm512_loadu_ps(p) }
-        }
-        #[inline(always)]
-        unsafe fn store(self, p: *mut f32, x: __m512) {
-            // SAFETY: as above; the caller has room for a vector at `p`.
-            unsafe { _mm512_storeu_ps(p, x) }
-        }
-    }
-
-    /// # Safety
-    /// As for [`Block::of_numbers`], and the CPU has AVX-512F and AVX512-BF16.
-    #[inline(never)]
-    #[target_feature(enable = "avx512f,avx512bf16")]
-    pub unsafe fn of_pairs(block: Block, rows: usize, vectors: usize) {
-        // SAFETY: the same contract.
-        unsafe { sized(Pairs(()), block, rows, vectors) }
     }
 }

@@ -14,6 +14,7 @@
 //!
 //! A is either packed, its MR rows beside one another for each k (`AI` = 1), or a part of a matrix whose rows lie `AI` apart.
 
+use super::lanes::Lanes;
 use super::{pairs, rows};
 use crate::cpu::element::Element;
 use crate::cpu::simd::{Kernel, Simd};
@@ -59,11 +60,7 @@ impl Tile {
     /// behind the other, C has room for MR rows of N elements, initialised if `add` is set, which nothing else touches.
     #[inline(always)]
     pub unsafe fn of_packed<S: Simd>(self, s: S) {
-        // SAFETY: the caller's contract is that of `run`.
-        match S::LANES {
-            8 => s.call(Run::<6, 1>(self)),
-            _ => s.call(Run::<12, 1>(self)),
-        }
+        s.call(Numbers::<1>(self))
     }
 
     /// The product of rows of `dim` elements of T, both packed by [`pack`](super::pack) as strips: `a` and `b` are strips, and
@@ -99,48 +96,59 @@ impl Tile {
     /// As for [`Tile::of_packed`], with the rows of A `AI` apart.
     #[inline(always)]
     pub unsafe fn of_rows<const AI: usize, S: Simd>(self, s: S) {
-        // SAFETY: the caller's contract is that of `run`.
-        match S::LANES {
-            8 => s.call(Run::<6, AI>(self)),
-            _ => s.call(Run::<12, AI>(self)),
-        }
+        s.call(Numbers::<AI>(self))
     }
 }
 
-/// A tile that its maker answers for.
-struct Run<const MR: usize, const AI: usize>(Tile);
+/// A tile of numbers that its maker answers for.
+struct Numbers<const AI: usize>(Tile);
 
-impl<const MR: usize, const AI: usize> Kernel for Run<MR, AI> {
+impl<const AI: usize> Kernel for Numbers<AI> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        // SAFETY: a `Run` is made by the methods of `Tile` alone, whose callers answer for A, B and C.
-        unsafe { run::<S, MR, AI>(s, self.0) }
+        // SAFETY: `Numbers` is made by the methods of `Tile` alone, whose callers answer for A, B and C.
+        unsafe { sized::<S, AI>(s, self.0) }
+    }
+}
+
+/// Picks the code for [`rows_of_tile`].
+///
+/// # Safety
+/// As for [`Tile::of_packed`], of numbers or of pairs, with rows that are `AI` apart in A.
+#[inline(always)]
+pub(super) unsafe fn sized<L: Lanes, const AI: usize>(l: L, tile: Tile) {
+    // SAFETY: the same contract.
+    unsafe {
+        match L::LANES {
+            8 => run::<L, 6, AI>(l, tile),
+            _ => run::<L, 12, AI>(l, tile),
+        }
     }
 }
 
 /// # Safety
-/// As for [`Tile::of_packed`], with MR rows that are `AI` apart in A.
+/// As for [`sized`], with MR rows.
 #[allow(clippy::needless_range_loop, reason = "registers by their numbers")]
 #[inline(always)]
-unsafe fn run<S: Simd, const MR: usize, const AI: usize>(s: S, tile: Tile) {
+unsafe fn run<L: Lanes, const MR: usize, const AI: usize>(l: L, tile: Tile) {
     let (mut a, mut b) = (tile.a, tile.b);
-    let mut sums = [[s.splat(0.0); NR]; MR];
+    let mut sums = [[l.zeros(); NR]; MR];
     for _ in 0..tile.k {
         // SAFETY: the caller has MR elements of A and N of B at each of k steps.
         unsafe {
-            let row: [S::F; NR] = [s.load_f32(b), s.load_f32(b.add(S::LANES))];
+            let row: [L::V; NR] = [l.load(b), l.load(b.add(L::LANES))];
             for i in 0..MR {
-                let x = s.splat(*a.add(i * AI));
+                let x = l.repeat(a.add(i * AI));
                 for n in 0..NR {
-                    sums[i][n] = s.fma(x, row[n], sums[i][n]);
+                    sums[i][n] = l.fma(x, row[n], sums[i][n]);
                 }
             }
             a = a.add(tile.a_step);
-            b = b.add(NR * S::LANES);
+            b = b.add(NR * L::LANES);
         }
     }
     // SAFETY: the caller has room for MR rows of NR vectors, initialised if they are added to.
-    unsafe { rows::write(s, sums, tile.c, tile.c_row, tile.add) }
+    unsafe { rows::write(l, sums, tile.c, tile.c_row, tile.add) }
 }
 
 #[cfg(test)]
