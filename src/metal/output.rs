@@ -1,7 +1,7 @@
 //! What a launch writes: a new storage, or a tensor in place.
 
 use super::{alloc, finish, InPlace, Operand};
-use crate::op::ArgMut;
+use crate::op::on_metal::ArgMut;
 use candle_core::backend::BackendStorage;
 use candle_core::{MetalStorage, Result};
 use candle_metal_kernels::metal::Buffer;
@@ -23,7 +23,7 @@ pub(crate) fn build(
 /// Overwrites x: `launch` gets its storage, and an operand whose elements are in their places for
 /// [`Launch::inout`](super::Launch::inout). It is not called where there is nothing to write.
 pub(crate) fn update(
-    (x, l): ArgMut<MetalStorage>,
+    (x, l): ArgMut,
     launch: impl FnOnce(&MetalStorage, &Operand<'_>) -> Result<()>,
 ) -> Result<()> {
     if l.shape().elem_count() == 0 {

@@ -11,7 +11,7 @@ use crate::cpu::parallel;
 use crate::cpu::row_view::RowView;
 use crate::cpu::simd::Simd;
 use crate::cpu::{gather, with_float};
-use crate::op::{Arg, Args};
+use crate::op::on_cpu::{Arg, Args};
 use crate::ops::cross_entropy::cpu::{RowGradients, RowLosses, Terms};
 use crate::ops::targets;
 use candle_core::{CpuStorage, DType, Result, Storage};
@@ -22,8 +22,8 @@ use std::ops::Range;
 /// reduced loss, or in x's dtype for these of the rows' losses.
 pub fn run(
     op: &Settings,
-    args: Args<CpuStorage>,
-    grad: Option<Arg<CpuStorage>>,
+    args: Args,
+    grad: Option<Arg>,
     wanted: [bool; 2],
 ) -> Result<(CpuStorage, [CpuStorage; 2])> {
     let ((x, xl), (w, wl)) = (args[0], args[1]);
@@ -54,7 +54,7 @@ pub fn run(
     })
 }
 
-fn widened<T: Element>((storage, layout): Arg<CpuStorage>) -> Result<Vec<f32>> {
+fn widened<T: Element>((storage, layout): Arg) -> Result<Vec<f32>> {
     let values = gather::contiguous(storage.as_slice::<T>()?, layout);
     Ok(values.iter().map(|v| v.widen()).collect())
 }

@@ -4,7 +4,7 @@ use super::{Settings, NAME};
 use crate::layout::MatrixLayout;
 use crate::metal::matmul::{gemm, Matrix, Product};
 use crate::metal::{alloc, finish, grid, sources, Launch, Operand, RowStrides};
-use crate::op::{Arg, Args};
+use crate::op::on_metal::{Arg, Args};
 use crate::ops::cross_entropy::metal::{of_nothing, Gradients, Rows};
 use crate::ops::cross_entropy::{LossReduction, FACTORS};
 use candle_core::backend::{BackendDevice, BackendStorage};
@@ -17,8 +17,8 @@ use std::sync::Arc;
 /// reduced loss, or in x's dtype for these of the rows' losses.
 pub fn run(
     op: &Settings,
-    args: Args<MetalStorage>,
-    grad: Option<Arg<MetalStorage>>,
+    args: Args,
+    grad: Option<Arg>,
     wanted: [bool; 2],
 ) -> Result<(MetalStorage, [MetalStorage; 2])> {
     let ((x, xl), (w, wl)) = (args[0], args[1]);
@@ -110,7 +110,7 @@ fn matrix(x: &MetalStorage, layout: &Layout) -> Result<(MetalStorage, (MatrixLay
 }
 
 /// The elements in their places, from the first on.
-fn contiguous((x, layout): Arg<MetalStorage>) -> Result<MetalStorage> {
+fn contiguous((x, layout): Arg) -> Result<MetalStorage> {
     if layout.is_contiguous() && layout.start_offset() == 0 {
         return Ok(x.clone());
     }
@@ -122,7 +122,7 @@ fn contiguous((x, layout): Arg<MetalStorage>) -> Result<MetalStorage> {
 }
 
 /// The same in f32.
-fn floats((x, layout): Arg<MetalStorage>) -> Result<MetalStorage> {
+fn floats((x, layout): Arg) -> Result<MetalStorage> {
     match x.dtype() {
         // Candle has no cast to the same dtype.
         DType::F32 => contiguous((x, layout)),

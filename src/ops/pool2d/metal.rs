@@ -4,9 +4,9 @@ use super::geometry::Geometry;
 use super::{Kind, Pool2d, NAME};
 use crate::check;
 use crate::metal::{build, dtype_name, grid, sources, Launch, Operand};
-use crate::op::{Arg, Args, OpResult};
+use crate::op::on_metal::{Arg, Args, OpResult};
 use candle_core::backend::BackendStorage;
-use candle_core::{Layout, MetalStorage, Result};
+use candle_core::{Layout, Result};
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -56,7 +56,7 @@ fn check_sizes(g: &Geometry) -> Result<()> {
     check::ensure(counts.iter().all(|&count| count <= MOST), NAME, message)
 }
 
-pub fn forward(op: &Pool2d, g: &Geometry, (x, l): Arg<MetalStorage>) -> OpResult<MetalStorage> {
+pub fn forward(op: &Pool2d, g: &Geometry, (x, l): Arg) -> OpResult {
     let [height, width] = g.output;
     let kind = match op.kind {
         Kind::Max => "max",
@@ -74,7 +74,7 @@ pub fn forward(op: &Pool2d, g: &Geometry, (x, l): Arg<MetalStorage>) -> OpResult
     Ok((y, g.y_shape()))
 }
 
-pub fn max_backward(g: &Geometry, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+pub fn max_backward(g: &Geometry, args: Args) -> OpResult {
     let ((x, xl), (y, yl), (grad, gl)) = (args[0], args[1], args[2]);
     let [height, width] = g.input;
     let dx = build(x, g.planes() * height * width, |dx| {
@@ -91,11 +91,7 @@ pub fn max_backward(g: &Geometry, args: Args<MetalStorage>) -> OpResult<MetalSto
     Ok((dx, g.x_shape()))
 }
 
-pub fn avg_backward(
-    g: &Geometry,
-    include_pad: bool,
-    (grad, l): Arg<MetalStorage>,
-) -> OpResult<MetalStorage> {
+pub fn avg_backward(g: &Geometry, include_pad: bool, (grad, l): Arg) -> OpResult {
     let [height, width] = g.input;
     let dx = build(grad, g.planes() * height * width, |dx| {
         // x is not read.

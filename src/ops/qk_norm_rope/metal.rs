@@ -4,9 +4,9 @@ use super::{NormRope, NormRopeBwd, NAME};
 use crate::check;
 use crate::metal::elementwise::dense;
 use crate::metal::{aligned4, alloc, dtype_name, finish, grid, sources, Launch, Operand};
-use crate::op::Args;
+use crate::op::on_metal::{Arg, Args};
 use crate::ops::rope::geometry::Heads;
-use crate::ops::rope::metal::{narrow, HeadOperand, HeadStrides, MetalArg, Rotary, RotaryParams};
+use crate::ops::rope::metal::{narrow, HeadOperand, HeadStrides, Rotary, RotaryParams};
 use crate::ops::rope::Rotation;
 use candle_core::backend::BackendStorage;
 use candle_core::{DType, MetalStorage, Result, Tensor};
@@ -66,8 +66,8 @@ impl<'a> Operands<'a> {
     fn new(
         op: &NormRope,
         rotation: &Rotation,
-        args: Args<'a, MetalStorage>,
-        ids: Option<MetalArg<'a>>,
+        args: Args<'a>,
+        ids: Option<Arg<'a>>,
     ) -> Result<Self> {
         let all = [0, 1].into_iter().chain(6..args.len());
         let heads = all.map(|i| HeadOperand::new(rotation, args[i]));
@@ -145,11 +145,7 @@ impl<'a> Operands<'a> {
     }
 }
 
-pub fn forward(
-    op: &NormRope,
-    args: Args<MetalStorage>,
-    ids: Option<MetalArg>,
-) -> Result<[MetalStorage; 2]> {
+pub fn forward(op: &NormRope, args: Args, ids: Option<Arg>) -> Result<[MetalStorage; 2]> {
     let (x, dtype) = (args[0].0, args[0].0.dtype());
     let device = x.device();
     let counts = [0, 1].map(|i| args[i].1.shape().elem_count());
@@ -175,11 +171,7 @@ pub fn forward(
 }
 
 /// dq, dk and, if they are wanted, the gradients of the weights.
-pub fn backward(
-    op: &NormRopeBwd,
-    args: Args<MetalStorage>,
-    ids: Option<MetalArg>,
-) -> Result<Vec<MetalStorage>> {
+pub fn backward(op: &NormRopeBwd, args: Args, ids: Option<Arg>) -> Result<Vec<MetalStorage>> {
     let (x, dtype) = (args[0].0, args[0].0.dtype());
     let device = x.device();
     let back = op.forward.rotation.back();

@@ -10,7 +10,7 @@ use crate::cpu::row_view::RowView;
 use crate::cpu::simd::Simd;
 use crate::cpu::two_pass::{self, TwoPassRow};
 use crate::cpu::{alloc, gather, with_float};
-use crate::op::{Args, OpResults};
+use crate::op::on_cpu::{Args, OpResults};
 use crate::ops::batch_norm::{Extent, NAME};
 use crate::ops::group_norm::cpu::channel::{at, for_each_element, ChannelGrad};
 use crate::ops::row_norm::cpu::slices;
@@ -21,7 +21,7 @@ use std::ops::Range;
 const COST: usize = 5;
 
 /// Of `(x, grad_out, moments[, weight[, grad_statistics]])`.
-pub fn gradients(args: Args<CpuStorage>) -> OpResults<CpuStorage> {
+pub fn gradients(args: Args) -> OpResults {
     let ((x, xl), (g, gl)) = (args[0], args[1]);
     let extent = Extent::of(xl);
     let (channels, count) = (extent.channels, extent.of_channel());

@@ -8,17 +8,12 @@ use crate::cpu::row_view::RowView;
 use crate::cpu::rows::{join_rows, Sum, Weighted};
 use crate::cpu::simd::{dispatch, Kernel, Simd};
 use crate::cpu::{alloc, scratch, with_float};
-use crate::op::{Arg, OpResult};
+use crate::op::on_cpu::{Arg, OpResult};
 use crate::ops::pool2d::geometry::Geometry;
 use crate::ops::pool2d::NAME;
-use candle_core::CpuStorage;
 use std::ops::Range;
 
-pub fn backward(
-    g: &Geometry,
-    include_pad: bool,
-    (grad, l): Arg<CpuStorage>,
-) -> OpResult<CpuStorage> {
+pub fn backward(g: &Geometry, include_pad: bool, (grad, l): Arg) -> OpResult {
     let dx = with_float!(NAME, grad, |grad: &[T]| {
         let grad = RowView::new(grad, l);
         Ok(T::wrap(spread(&grad, g, &Divisors::new(g, include_pad))))

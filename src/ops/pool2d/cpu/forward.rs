@@ -7,14 +7,13 @@ use crate::cpu::row_view::RowView;
 use crate::cpu::rows::{join_rows, Join, Max, Sum, Weighted};
 use crate::cpu::simd::{dispatch, Kernel, Simd};
 use crate::cpu::{alloc, scratch, with_float};
-use crate::op::{Arg, OpResult};
+use crate::op::on_cpu::{Arg, OpResult};
 use crate::ops::pool2d::geometry::Geometry;
 use crate::ops::pool2d::{Kind, Pool2d, NAME};
-use candle_core::CpuStorage;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-pub fn forward(op: &Pool2d, g: &Geometry, (x, l): Arg<CpuStorage>) -> OpResult<CpuStorage> {
+pub fn forward(op: &Pool2d, g: &Geometry, (x, l): Arg) -> OpResult {
     let y = with_float!(NAME, x, |x: &[T]| {
         let x = RowView::new(x, l);
         let divisors = Divisors::new(g, op.params.count_include_pad);

@@ -6,16 +6,15 @@ use crate::cpu::parallel::{self, Shared};
 use crate::cpu::row_view::RowView;
 use crate::cpu::simd::{dispatch, Kernel, Simd};
 use crate::cpu::{alloc, scratch, with_float};
-use crate::op::{Args, OpResult};
+use crate::op::on_cpu::{Args, OpResult};
 use crate::ops::pool2d::geometry::Geometry;
 use crate::ops::pool2d::NAME;
-use candle_core::CpuStorage;
 use std::ops::Range;
 
 /// Elements of a band, at most, unless its windows are large: with its gradients 256 KB, a part of an L2 cache.
 const BAND: usize = 32 * 1024;
 
-pub fn backward(g: &Geometry, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+pub fn backward(g: &Geometry, args: Args) -> OpResult {
     let ((x, xl), (y, yl), (grad, gl)) = (args[0], args[1], args[2]);
     let dx = with_float!(NAME, x, |x: &[T]| {
         let x = RowView::new(x, xl);

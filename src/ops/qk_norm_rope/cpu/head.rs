@@ -1,9 +1,9 @@
 //! The vectors of one head, whichever of its elements are rotated together.
 
-use super::CpuArg;
 use crate::cpu::element::Element;
 use crate::cpu::gather;
 use crate::cpu::simd::Simd;
+use crate::op::on_cpu::Arg;
 use crate::ops::qk_norm_rope::NormRope;
 use crate::ops::rope::cpu::rotate_piece;
 use candle_core::Result;
@@ -13,8 +13,8 @@ use std::ops::Range;
 pub struct Weights(pub [Vec<f32>; 2]);
 
 impl Weights {
-    pub fn new<T: Element>(op: &NormRope, weights: [CpuArg; 2]) -> Result<Self> {
-        let of = |(w, l): CpuArg| {
+    pub fn new<T: Element>(op: &NormRope, weights: [Arg; 2]) -> Result<Self> {
+        let of = |(w, l): Arg| {
             let w = gather::contiguous(w.as_slice::<T>()?, l);
             let wide = w.iter().map(|w| w.widen() + op.weight_offset);
             Ok::<Vec<f32>, candle_core::Error>(wide.collect())

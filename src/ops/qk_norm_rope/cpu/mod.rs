@@ -9,7 +9,7 @@ use crate::cpu::column_sums::sum_rows;
 use crate::cpu::element::Element;
 use crate::cpu::parallel::Shared;
 use crate::cpu::{alloc, with_float};
-use crate::op::{Arg, Args};
+use crate::op::on_cpu::{Arg, Args};
 use crate::ops::rope::cpu::{Place, Source, Stream, Tables, Walk};
 use crate::ops::rope::geometry::Heads;
 use crate::ops::rope::RopePairs;
@@ -17,21 +17,11 @@ use candle_core::{CpuStorage, Result};
 use head::{Head, Weights, HALF, NEIGHBOURS};
 use rows::{Backward, Forward};
 
-type CpuArg<'a> = Arg<'a, CpuStorage>;
-
-pub fn forward(
-    op: &NormRope,
-    args: Args<CpuStorage>,
-    ids: Option<CpuArg>,
-) -> Result<[CpuStorage; 2]> {
+pub fn forward(op: &NormRope, args: Args, ids: Option<Arg>) -> Result<[CpuStorage; 2]> {
     with_float!(NAME, args[0].0, T => forward_of::<T>(op, args, ids))
 }
 
-fn forward_of<T: Element>(
-    op: &NormRope,
-    args: Args<CpuStorage>,
-    ids: Option<CpuArg>,
-) -> Result<[CpuStorage; 2]> {
+fn forward_of<T: Element>(op: &NormRope, args: Args, ids: Option<Arg>) -> Result<[CpuStorage; 2]> {
     let rotation = &op.rotation;
     let tables = Tables::<T>::new(rotation, [args[4], args[5]], ids)?;
     let weights = Weights::new::<T>(op, [args[2], args[3]])?;
@@ -69,18 +59,14 @@ const FORWARD: usize = 3;
 const BACKWARD: usize = 6;
 
 /// dq, dk and, if they are wanted, the gradients of the weights.
-pub fn backward(
-    op: &NormRopeBwd,
-    args: Args<CpuStorage>,
-    ids: Option<CpuArg>,
-) -> Result<Vec<CpuStorage>> {
+pub fn backward(op: &NormRopeBwd, args: Args, ids: Option<Arg>) -> Result<Vec<CpuStorage>> {
     with_float!(NAME, args[0].0, T => backward_of::<T>(op, args, ids))
 }
 
 fn backward_of<T: Element>(
     op: &NormRopeBwd,
-    args: Args<CpuStorage>,
-    ids: Option<CpuArg>,
+    args: Args,
+    ids: Option<Arg>,
 ) -> Result<Vec<CpuStorage>> {
     let back = &op.forward.rotation.back();
     let tables = Tables::<T>::new(back, [args[4], args[5]], ids)?;

@@ -15,17 +15,15 @@ use super::{RopePairs, Rotation};
 use crate::cpu::element::Element;
 use crate::cpu::parallel::Shared;
 use crate::cpu::{alloc, gather, with_float};
-use crate::op::{Arg, ArgMut};
+use crate::op::on_cpu::{Arg, ArgMut};
 use candle_core::{CpuStorage, Result};
 use std::borrow::Cow;
 
-type CpuArg<'a> = Arg<'a, CpuStorage>;
-
 pub fn forward(
     rotation: &Rotation,
-    x: CpuArg,
-    tables: [CpuArg; 2],
-    ids: Option<CpuArg>,
+    x: Arg,
+    tables: [Arg; 2],
+    ids: Option<Arg>,
 ) -> Result<CpuStorage> {
     if let Some(y) = token::forward(rotation, x, tables) {
         return Ok(y);
@@ -45,9 +43,9 @@ pub fn forward(
 
 pub fn forward_pair(
     rotation: &Rotation,
-    [q, k]: [CpuArg; 2],
-    tables: [CpuArg; 2],
-    ids: Option<CpuArg>,
+    [q, k]: [Arg; 2],
+    tables: [Arg; 2],
+    ids: Option<Arg>,
 ) -> Result<[CpuStorage; 2]> {
     with_float!(rotation.name, q.0, T => {
         let tables = Tables::<T>::new(rotation, tables, ids)?;
@@ -72,9 +70,9 @@ pub fn forward_pair(
 
 pub fn inplace(
     rotation: &Rotation,
-    (x, l): ArgMut<CpuStorage>,
-    tables: [CpuArg; 2],
-    ids: Option<CpuArg>,
+    (x, l): ArgMut,
+    tables: [Arg; 2],
+    ids: Option<Arg>,
 ) -> Result<()> {
     let order = rotation.rope.layout;
     with_float!(rotation.name, x, |data: &[T]| {
@@ -122,7 +120,7 @@ pub struct Source<'a, T: Clone> {
 }
 
 impl<'a, T: Element> Source<'a, T> {
-    pub fn new(rotation: &Rotation, (storage, l): CpuArg<'a>) -> Result<Self> {
+    pub fn new(rotation: &Rotation, (storage, l): Arg<'a>) -> Result<Self> {
         let (order, data) = (rotation.rope.layout, storage.as_slice::<T>()?);
         let heads = Heads::new(order, l);
         if !heads.has_neighbours() || l.shape().elem_count() == 0 {

@@ -1,9 +1,9 @@
 //! The cos and sin of a block of positions, in f32 and in the order in which a head is read.
 
-use super::CpuArg;
 use crate::check;
 use crate::cpu::element::Element;
 use crate::cpu::simd::{Kernel, Simd};
+use crate::op::on_cpu::Arg;
 use crate::ops::rope::geometry::TableDims;
 use crate::ops::rope::{RopePairs, RopePositions, RopeSections, Rotation};
 use crate::ops::targets;
@@ -64,13 +64,13 @@ struct Ids {
 
 impl<'a, T: Element> Tables<'a, T> {
     /// Of arguments that the op's check has accepted.
-    pub fn new(rotation: &Rotation, tables: [CpuArg<'a>; 2], ids: Option<CpuArg>) -> Result<Self> {
+    pub fn new(rotation: &Rotation, tables: [Arg<'a>; 2], ids: Option<Arg>) -> Result<Self> {
         let Rotation {
             rope,
             inverse,
             name,
         } = rotation;
-        let of = |(storage, l): CpuArg<'a>| {
+        let of = |(storage, l): Arg<'a>| {
             let data = storage.as_slice::<T>()?;
             let dims = TableDims::new(rope, l)
                 .ok_or_else(|| check::error(name, "got a table of another rank"))?;
@@ -142,7 +142,7 @@ impl<'a, T: Element> Tables<'a, T> {
 }
 
 impl Ids {
-    fn new(rotation: &Rotation, (storage, l): CpuArg, rows: usize) -> Result<Self> {
+    fn new(rotation: &Rotation, (storage, l): Arg, rows: usize) -> Result<Self> {
         let contiguous = candle_core::Layout::contiguous(l.shape());
         Ok(Ids {
             rows: targets::read(rotation.name, "positions", (storage, l), rows, None)?,

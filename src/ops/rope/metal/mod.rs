@@ -2,12 +2,12 @@
 
 mod rotary;
 
-pub use rotary::{narrow, HeadOperand, HeadStrides, MetalArg, Rotary, RotaryParams};
+pub use rotary::{narrow, HeadOperand, HeadStrides, Rotary, RotaryParams};
 
 use super::geometry::Heads;
 use super::Rotation;
 use crate::metal::{alloc, dtype_name, finish, grid, sources, update, Launch, Operand};
-use crate::op::ArgMut;
+use crate::op::on_metal::{Arg, ArgMut};
 use candle_core::backend::BackendStorage;
 use candle_core::{MetalStorage, Result};
 use candle_metal_kernels::metal::Buffer;
@@ -81,9 +81,9 @@ fn launch<'a>(
 
 pub fn forward(
     rotation: &Rotation,
-    x: MetalArg,
-    tables: [MetalArg; 2],
-    ids: Option<MetalArg>,
+    x: Arg,
+    tables: [Arg; 2],
+    ids: Option<Arg>,
 ) -> Result<MetalStorage> {
     let count = x.1.shape().elem_count();
     let out = alloc(x.0.device(), count, x.0.dtype())?;
@@ -96,9 +96,9 @@ pub fn forward(
 
 pub fn forward_pair(
     rotation: &Rotation,
-    [q, k]: [MetalArg; 2],
-    tables: [MetalArg; 2],
-    ids: Option<MetalArg>,
+    [q, k]: [Arg; 2],
+    tables: [Arg; 2],
+    ids: Option<Arg>,
 ) -> Result<[MetalStorage; 2]> {
     let (device, dtype) = (q.0.device(), q.0.dtype());
     let counts = [q, k].map(|(_, l)| l.shape().elem_count());
@@ -122,10 +122,10 @@ pub fn forward_pair(
 
 fn run_pair(
     rotation: &Rotation,
-    [q, k]: [MetalArg; 2],
+    [q, k]: [Arg; 2],
     k_heads: usize,
-    tables: [MetalArg; 2],
-    ids: Option<MetalArg>,
+    tables: [Arg; 2],
+    ids: Option<Arg>,
     [q_out, k_out]: [&Buffer; 2],
 ) -> Result<()> {
     let (qs, ks) = (
@@ -144,9 +144,9 @@ fn run_pair(
 
 pub fn inplace(
     rotation: &Rotation,
-    (x, l): ArgMut<MetalStorage>,
-    tables: [MetalArg; 2],
-    ids: Option<MetalArg>,
+    (x, l): ArgMut,
+    tables: [Arg; 2],
+    ids: Option<Arg>,
 ) -> Result<()> {
     let order = rotation.rope.layout;
     let run = |x: &MetalStorage, xs: HeadOperand| {

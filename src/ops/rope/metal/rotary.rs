@@ -2,13 +2,11 @@
 
 use crate::check;
 use crate::metal::{aligned4, Launch, Operand};
-use crate::op::Arg;
+use crate::op::on_metal::Arg;
 use crate::ops::rope::geometry::{Heads, TableDims};
 use crate::ops::rope::{RopePairs, RopePositions, Rotation};
 use candle_core::backend::BackendStorage;
-use candle_core::{DType, Layout, MetalStorage, Result};
-
-pub type MetalArg<'a> = Arg<'a, MetalStorage>;
+use candle_core::{DType, Layout, Result};
 
 /// `HeadStrides` of rotary.metal.
 #[repr(C)]
@@ -70,7 +68,7 @@ pub struct HeadOperand<'a> {
 }
 
 impl<'a> HeadOperand<'a> {
-    pub fn new(rotation: &Rotation, (storage, l): MetalArg<'a>) -> Result<Self> {
+    pub fn new(rotation: &Rotation, (storage, l): Arg<'a>) -> Result<Self> {
         let order = rotation.rope.layout;
         let heads = Heads::new(order, l);
         Ok(match heads.has_neighbours() {
@@ -108,8 +106,8 @@ impl<'a> Rotary<'a> {
     /// For heads like `heads`.
     pub fn new(
         rotation: &Rotation,
-        [cos, sin]: [MetalArg<'a>; 2],
-        ids: Option<MetalArg<'a>>,
+        [cos, sin]: [Arg<'a>; 2],
+        ids: Option<Arg<'a>>,
         heads: Heads,
     ) -> Result<Self> {
         let (rope, name) = (&rotation.rope, rotation.name);
@@ -191,7 +189,7 @@ impl<'a> Rotary<'a> {
     }
 }
 
-fn table<'a>(rotation: &Rotation, (storage, l): MetalArg<'a>) -> Result<(Operand<'a>, TableDims)> {
+fn table<'a>(rotation: &Rotation, (storage, l): Arg<'a>) -> Result<(Operand<'a>, TableDims)> {
     let rope = &rotation.rope;
     let dims = |l: &Layout| {
         let dims = TableDims::new(rope, l);

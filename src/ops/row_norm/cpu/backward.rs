@@ -12,13 +12,12 @@ use crate::cpu::row_view::RowView;
 use crate::cpu::simd::Simd;
 use crate::cpu::two_pass::{self, TwoPassRow};
 use crate::cpu::{alloc, with_float};
-use crate::op::{Args, OpResult};
+use crate::op::on_cpu::{Args, OpResult};
 use crate::ops::affine_norm::AffineBwd;
-use candle_core::CpuStorage;
 use std::ops::Range;
 
 /// dx, dweight and dbias one after the other; of the last two, the first `vectors`.
-pub fn backward(op: &AffineBwd<RowNorm>, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+pub fn backward(op: &AffineBwd<RowNorm>, args: Args) -> OpResult {
     let (&AffineBwd { norm, vectors }, (x, xl), (g, gl)) = (op, args[0], args[1]);
     let [rows, cols] = rows_and_cols(xl);
     let n = rows * cols + vectors * cols;

@@ -9,8 +9,8 @@ use crate::cpu::row_view::RowView;
 use crate::cpu::simd::Simd;
 use crate::cpu::two_pass::{self, TwoPassRow};
 use crate::cpu::{alloc, gather, with_float};
-use crate::op::{ArgMut, Args, OpResult};
-use candle_core::{CpuStorage, Layout, Result};
+use crate::op::on_cpu::{ArgMut, Args, OpResult};
+use candle_core::{Layout, Result};
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -32,7 +32,7 @@ pub trait NormByRow: Copy {
     unsafe fn run<T: Element>(self, l: &Layout, x: &RowView<T>, y: Shared<T>, params: Vectors<T>);
 }
 
-pub fn forward<N: NormByRow>(norm: N, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+pub fn forward<N: NormByRow>(norm: N, args: Args) -> OpResult {
     let (x, l) = args[0];
     let [rows, cols] = norm.rows_and_cols(l);
     let out = with_float!(norm.name(), x, |x: &[T]| {
@@ -45,11 +45,7 @@ pub fn forward<N: NormByRow>(norm: N, args: Args<CpuStorage>) -> OpResult<CpuSto
     Ok((out, l.shape().clone()))
 }
 
-pub fn inplace<N: NormByRow>(
-    norm: N,
-    (x, l): ArgMut<CpuStorage>,
-    vectors: Args<CpuStorage>,
-) -> Result<()> {
+pub fn inplace<N: NormByRow>(norm: N, (x, l): ArgMut, vectors: Args) -> Result<()> {
     let [_, cols] = norm.rows_and_cols(l);
     with_float!(norm.name(), x, |x: &[T]| {
         let vectors = slices::<T>(vectors)?;

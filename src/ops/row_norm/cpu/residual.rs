@@ -8,7 +8,7 @@ use crate::cpu::pieces::{for_each_piece, Pieces};
 use crate::cpu::row_view::RowView;
 use crate::cpu::simd::{dispatch, Kernel, Simd};
 use crate::cpu::{alloc, with_float};
-use crate::op::Args;
+use crate::op::on_cpu::Args;
 use candle_core::{CpuStorage, Result};
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ const BLOCK: usize = 4096;
 const COST: usize = 4;
 
 /// The sum, and its norm: of x, residual and the vectors.
-pub fn add(norm: RowNorm, args: Args<CpuStorage>) -> Result<[CpuStorage; 2]> {
+pub fn add(norm: RowNorm, args: Args) -> Result<[CpuStorage; 2]> {
     let ((x, xl), (r, rl)) = (args[0], args[1]);
     let [rows, cols] = rows_and_cols(xl);
     let block = (BLOCK / cols.max(1)).max(1);
