@@ -5,9 +5,9 @@ use crate::cpu::element::Element;
 use crate::cpu::simd::{Kernel, Simd};
 use crate::op::on_cpu::Arg;
 use crate::ops::rope::geometry::TableDims;
-use crate::ops::rope::{RopePairs, RopePositions, RopeSections, Rotation};
+use crate::ops::rope::{RopePairs, RopePositions, RopeSections, Rotation, TableArgs};
 use crate::ops::targets;
-use candle_core::{DType, Result};
+use candle_core::{CpuStorage, DType, Result};
 use std::ops::Range;
 
 /// cos and sin, and which of their rows belong to which position.
@@ -64,7 +64,7 @@ struct Ids {
 
 impl<'a, T: Element> Tables<'a, T> {
     /// Of arguments that the op's check has accepted.
-    pub fn new(rotation: &Rotation, tables: [Arg<'a>; 2], ids: Option<Arg>) -> Result<Self> {
+    pub fn new(rotation: &Rotation, args: TableArgs<'a, CpuStorage>) -> Result<Self> {
         let Rotation {
             rope,
             inverse,
@@ -76,8 +76,10 @@ impl<'a, T: Element> Tables<'a, T> {
                 .ok_or_else(|| check::error(name, "got a table of another rank"))?;
             Ok::<_, candle_core::Error>((&data[l.start_offset().min(data.len())..], dims))
         };
-        let tables = [of(tables[0])?, of(tables[1])?];
-        let ids = ids.map(|ids| Ids::new(rotation, ids, tables[0].1.rows()));
+        let tables = [of(args.cos_sin[0])?, of(args.cos_sin[1])?];
+        let ids = args
+            .ids
+            .map(|ids| Ids::new(rotation, ids, tables[0].1.rows()));
         Ok(Tables {
             tables,
             first: match rope.positions {

@@ -4,9 +4,9 @@ use crate::check;
 use crate::metal::{aligned4, Launch, Operand};
 use crate::op::on_metal::Arg;
 use crate::ops::rope::geometry::{Heads, TableDims};
-use crate::ops::rope::{RopePairs, RopePositions, Rotation};
+use crate::ops::rope::{RopePairs, RopePositions, Rotation, TableArgs};
 use candle_core::backend::BackendStorage;
-use candle_core::{DType, Layout, Result};
+use candle_core::{DType, Layout, MetalStorage, Result};
 
 /// `HeadStrides` of rotary.metal.
 #[repr(C)]
@@ -106,11 +106,11 @@ impl<'a> Rotary<'a> {
     /// For heads like `heads`.
     pub fn new(
         rotation: &Rotation,
-        [cos, sin]: [Arg<'a>; 2],
-        ids: Option<Arg<'a>>,
+        args: TableArgs<'a, MetalStorage>,
         heads: Heads,
     ) -> Result<Self> {
         let (rope, name) = (&rotation.rope, rotation.name);
+        let ([cos, sin], ids) = (args.cos_sin, args.ids);
         let ((cos, cos_dims), (sin, sin_dims)) = (table(rotation, cos)?, table(rotation, sin)?);
         let strides = |t: TableDims| [0, 1, 2].map(|i| t.strides[i] as u64);
         let steady = |t: TableDims| strides(t).iter().all(|stride| stride % 4 == 0);
