@@ -67,6 +67,6 @@ pub(crate) use {
     in_place::InPlace,
     launch::Launch,
     operand::{aligned4, alloc, dtype_name, finish, upload, Operand, Spread},
-    output::{build, update},
+    output::{build, build_like, update},
     rows::{aligned_rows, row_grid, RowOperand, RowStrides, SIMD_COLS},
 };

@@ -6,7 +6,9 @@ use crate::check;
 use crate::metal::elementwise::dense;
 use crate::metal::grid::{self, Grid};
 use crate::metal::sources::BATCH_NORM;
-use crate::metal::{aligned4, alloc, build, dtype_name, finish, row_grid, Launch, Operand};
+use crate::metal::{
+    aligned4, alloc, build, build_like, dtype_name, finish, row_grid, Launch, Operand,
+};
 use crate::op::on_metal::{Args, OpResult, OpResults};
 use crate::ops::row_norm::metal::with_vectors;
 use candle_core::backend::{BackendDevice, BackendStorage};
@@ -117,7 +119,7 @@ impl<'a> Channels<'a> {
 pub fn forward(op: Given, args: Args) -> OpResult {
     let (x, l) = args[0];
     let channels = Channels::new(x, l, op.eps)?;
-    let out = build(x, channels.extent.count(), |out| {
+    build_like((x, l), |out| {
         let (xs, statistics) = (
             Operand::contiguous(x, l)?,
             dense(args[1..3].iter().copied())?,
@@ -131,8 +133,7 @@ pub fn forward(op: Given, args: Args) -> OpResult {
             .input(&statistics[1]);
         let launch = with_vectors(launch, &vectors, &xs).output(out);
         launch.params(&params).run(grid)
-    })?;
-    Ok((out, l.shape().clone()))
+    })
 }
 
 /// By the statistics of the batch: y, the means, the variances, the moments.

@@ -4,7 +4,7 @@ use super::{Extent, GroupNorm, NAME};
 use crate::check;
 use crate::metal::elementwise::dense;
 use crate::metal::{
-    aligned4, alloc, build, dtype_name, finish, grid, sources, update, Launch, Operand,
+    aligned4, alloc, build_like, dtype_name, finish, grid, sources, update, Launch, Operand,
 };
 use crate::op::on_metal::{ArgMut, Args, OpResult};
 use crate::ops::affine_norm::AffineBwd;
@@ -70,7 +70,7 @@ impl<'a> Groups<'a> {
 pub fn forward(norm: GroupNorm, args: Args) -> OpResult {
     let (x, l) = args[0];
     let groups = Groups::new(norm, x, l)?;
-    let out = build(x, groups.extent.count(), |out| {
+    build_like((x, l), |out| {
         let (xs, vectors) = (
             Operand::contiguous(x, l)?,
             dense(args[1..].iter().copied())?,
@@ -79,8 +79,7 @@ pub fn forward(norm: GroupNorm, args: Args) -> OpResult {
         let params = groups.params(groups.extent.cols(), &[&xs]);
         let launch = with_vectors(launch, &vectors, &xs).output(out);
         launch.params(&params).run(groups.grid())
-    })?;
-    Ok((out, l.shape().clone()))
+    })
 }
 
 pub fn inplace(norm: GroupNorm, (x, l): ArgMut, vectors: Args) -> Result<()> {

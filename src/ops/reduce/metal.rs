@@ -4,7 +4,7 @@ use super::{Over, Reduce, ReduceDims, Reduction, NAME};
 use crate::check;
 use crate::metal::elementwise::dense;
 use crate::metal::{
-    aligned_rows, alloc, build, dtype_name, finish, grid, row_grid, sources, Launch, Operand,
+    aligned_rows, alloc, build_like, dtype_name, finish, grid, row_grid, sources, Launch, Operand,
     RowOperand, RowStrides, SIMD_COLS,
 };
 use crate::op::on_cpu;
@@ -274,7 +274,7 @@ fn on_cpu(x: &MetalStorage, reduce: impl Fn(&CpuStorage) -> on_cpu::OpResult) ->
 pub fn max_backward(over: Over, args: Args) -> OpResult {
     let (x, xl) = args[0];
     let (rows, cols) = over.split(xl.shape());
-    let out = build(x, rows * cols, |out| {
+    build_like((x, xl), |out| {
         let operands = dense(args.iter().copied())?;
         let kernel = format!("{NAME}_bwd_max_{}", dtype_name(x.dtype(), NAME)?);
         let launch = Launch::new(x.device(), &sources::REDUCE, &kernel)?;
@@ -288,8 +288,7 @@ pub fn max_backward(over: Over, args: Args) -> OpResult {
                 reserved: 0,
             })
             .run(grid::elementwise_rows(rows, cols, 4))
-    })?;
-    Ok((out, xl.shape().clone()))
+    })
 }
 
 #[cfg(test)]

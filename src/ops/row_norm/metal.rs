@@ -5,8 +5,8 @@ use crate::check;
 use crate::metal::elementwise::dense;
 use crate::metal::grid::Grid;
 use crate::metal::{
-    aligned4, aligned_rows, alloc, build, dtype_name, finish, grid, row_grid, sources, update,
-    Launch, Operand, RowOperand, RowStrides,
+    aligned4, aligned_rows, alloc, build, build_like, dtype_name, finish, grid, row_grid, sources,
+    update, Launch, Operand, RowOperand, RowStrides,
 };
 use crate::op::on_metal::{ArgMut, Args, OpResult};
 use crate::ops::affine_norm::AffineBwd;
@@ -109,14 +109,13 @@ pub fn with_vectors<'a>(
 pub fn forward(norm: RowNorm, args: Args) -> OpResult {
     let (x, l) = args[0];
     let rows = Rows::new(norm, x, l)?;
-    let out = build(x, rows.count(), |out| {
+    build_like((x, l), |out| {
         let (xs, vectors) = (RowOperand::new(x, l)?, dense(args[1..].iter().copied())?);
         let launch = rows.launch("fwd", vectors.len())?.input(&xs.operand);
         let params = rows.params(&[xs.parts()], &vectors);
         let launch = with_vectors(launch, &vectors, &xs.operand).output(out);
         launch.params(&params).run(rows.grid())
-    })?;
-    Ok((out, l.shape().clone()))
+    })
 }
 
 pub fn inplace(norm: RowNorm, (x, l): ArgMut, vectors: Args) -> Result<()> {

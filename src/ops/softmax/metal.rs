@@ -4,7 +4,7 @@ use super::cpu::without_dims_behind;
 use super::{split, MaskedSoftmax, Softmax, SoftmaxBwd, NAME};
 use crate::metal::grid::{self, Grid};
 use crate::metal::{
-    aligned_rows, build, dtype_name, row_grid, sources, update, Launch, Operand, RowOperand,
+    aligned_rows, build_like, dtype_name, row_grid, sources, update, Launch, Operand, RowOperand,
     RowStrides, SIMD_COLS,
 };
 use crate::op::on_metal::{Arg, ArgMut, Args, OpResult};
@@ -118,7 +118,7 @@ fn launch<'a>(device: &'a MetalDevice, pass: &str) -> Result<Launch<'a>> {
 pub fn forward(op: Softmax, (x, l): Arg) -> OpResult {
     let [outer, n, inner] = split(l.shape(), op.dim);
     let (device, dtype) = (x.device(), x.dtype());
-    let out = build(x, outer * n * inner, |out| {
+    build_like((x, l), |out| {
         if inner > 1 {
             let log = if op.log { "_log" } else { "" };
             let pass = format!("fwd_columns{log}_{}", dtype_name(dtype, NAME)?);
@@ -135,8 +135,7 @@ pub fn forward(op: Softmax, (x, l): Arg) -> OpResult {
             .output(out)
             .params(&SoftmaxParams::new(x.parts(), [outer, n]))
             .run(grid)
-    })?;
-    Ok((out, l.shape().clone()))
+    })
 }
 
 fn kind(log: bool) -> &'static str {
@@ -169,7 +168,7 @@ fn masked_kind(mask: &Option<RowOperand>) -> &'static str {
 
 pub fn masked(op: MaskedSoftmax, args: Args) -> OpResult {
     let ((x, l), shape) = (args[0], args[0].1.shape());
-    let out = build(x, shape.elem_count(), |out| {
+    build_like((x, l), |out| {
         let (xs, mask) = (RowOperand::new(x, l)?, mask_rows(args.get(1), shape)?);
         let params = SoftmaxParams::masked(op, xs.parts(), mask.as_ref(), shape);
         let (variant, grid) = variant(rows_and_cols(shape), x.dtype())?;
@@ -177,8 +176,7 @@ pub fn masked(op: MaskedSoftmax, args: Args) -> OpResult {
         let launch = launch(x.device(), &kernel)?.input(&xs.operand);
         let launch = mask.iter().fold(launch, |l, mask| l.input(&mask.operand));
         launch.output(out).params(&params).run(grid)
-    })?;
-    Ok((out, shape.clone()))
+    })
 }
 
 pub fn masked_inplace(op: MaskedSoftmax, (x, l): ArgMut, rest: Args) -> Result<()> {
@@ -199,7 +197,7 @@ pub fn backward(op: SoftmaxBwd, (y, yl): Arg, (g, gl): Arg) -> OpResult {
     let [outer, n, inner] = split(yl.shape(), op.dim);
     let (device, log) = (y.device(), if op.log { "_log" } else { "" });
     let name = dtype_name(y.dtype(), NAME)?;
-    let out = build(y, outer * n * inner, |out| {
+    build_like((y, yl), |out| {
         if inner > 1 {
             return launch(device, &format!("bwd_columns{log}_{name}"))?
                 .input(&Operand::contiguous(y, yl)?)
@@ -225,8 +223,7 @@ pub fn backward(op: SoftmaxBwd, (y, yl): Arg, (g, gl): Arg) -> OpResult {
                 reserved: 0,
             })
             .run(grid)
-    })?;
-    Ok((out, yl.shape().clone()))
+    })
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! The gradient of the logits, to memory of its own or over them.
 
 use crate::metal::{
-    aligned_rows, build, dtype_name, grid, sources, update, Launch, Operand, RowOperand, RowStrides,
+    aligned_rows, build_like, dtype_name, grid, sources, update, Launch, Operand, RowOperand,
+    RowStrides,
 };
 use crate::op::on_metal::{Arg, ArgMut, Args, OpResult};
 use crate::ops::cross_entropy::cpu::rows_and_cols;
@@ -94,7 +95,7 @@ impl<'a> Gradients<'a> {
 pub fn gradient(args: Args, weight: Option<Arg>) -> OpResult {
     let (x, layout) = args[0];
     let size = rows_and_cols(layout.dims());
-    let dx = build(x, size[0] * size[1], |dx| {
+    build_like((x, layout), |dx| {
         let (xs, rest) = (
             RowOperand::new(x, layout)?,
             Gradients::new(&args[1..], weight)?,
@@ -104,8 +105,7 @@ pub fn gradient(args: Args, weight: Option<Arg>) -> OpResult {
             .output(dx)
             .params(&rest.params(xs.parts(), size))
             .run(grid::elementwise_rows(size[0], size[1], 4))
-    })?;
-    Ok((dx, layout.shape().clone()))
+    })
 }
 
 /// The gradient in the memory of the logits.
