@@ -35,7 +35,7 @@ use super::cross_entropy::{
     LossReduction,
 };
 use super::linear;
-use super::row_norm::widened;
+use super::widen::widened;
 use crate::check;
 use crate::op::{self, custom_op, kernels, signature, Grads, MultiOp, Op, Spec};
 use backward::Made;

@@ -3,7 +3,7 @@
 
 use super::geometry::Geometry;
 use super::{Kind, Pool2dParams, NAME};
-use crate::ops::row_norm::widened;
+use crate::ops::widen::widened;
 use candle_core::{DType, Device, Result, Tensor, D};
 
 /// Stock's pooling where it has these params and no gradient is needed; else the reference.

@@ -17,7 +17,8 @@ mod one;
 pub use one::HeadNormRope;
 
 use super::rope::{check_pair, table_gradients, Rope, Rotation};
-use super::row_norm::{reference_rms, widened};
+use super::row_norm::reference_rms;
+use super::widen::widened;
 use crate::check;
 use crate::op::{self, kernels, Grads, MultiOp, Spec};
 use candle_core::{Error, Result, Tensor};

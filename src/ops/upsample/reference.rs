@@ -3,7 +3,7 @@
 
 use super::axis::{Axis, Tap};
 use super::{Mode, Upsample};
-use crate::ops::row_norm::widened;
+use crate::ops::widen::widened;
 use candle_core::{Result, Tensor};
 
 /// What an op equals.
