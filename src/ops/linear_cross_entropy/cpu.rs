@@ -1,6 +1,6 @@
 //! Chunks of rows on the CPU.
 
-use super::{Settings, NAME};
+use super::{Outputs, Settings, NAME};
 use crate::check;
 use crate::cpu::alloc;
 use crate::cpu::element::Element;
@@ -18,14 +18,8 @@ use candle_core::{CpuStorage, DType, Result, Storage};
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// The loss of `(x, w, target[, weight])`, and the gradients of x and w that are wanted: in f32 for a gradient of 1 of the
-/// reduced loss, or in x's dtype for these of the rows' losses.
-pub fn run(
-    op: &Settings,
-    args: Args,
-    grad: Option<Arg>,
-    wanted: [bool; 2],
-) -> Result<(CpuStorage, [CpuStorage; 2])> {
+/// Of `(x, w, target[, weight])` and, if they are given, the gradients of the rows' losses.
+pub fn run(op: &Settings, args: Args, grad: Option<Arg>, wanted: [bool; 2]) -> Outputs<CpuStorage> {
     let ((x, xl), (w, wl)) = (args[0], args[1]);
     let (classes, ignored) = (wl.dims()[0], op.loss.ignore_index);
     let targets = targets::read(NAME, "target", args[2], classes, ignored)?;

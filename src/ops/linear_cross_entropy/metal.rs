@@ -1,6 +1,6 @@
 //! Chunks of rows on Metal: the logits of a chunk are a buffer of floats, which its gradient overwrites.
 
-use super::{Settings, NAME};
+use super::{Outputs, Settings, NAME};
 use crate::layout::MatrixLayout;
 use crate::metal::matmul::{gemm, Matrix, Product};
 use crate::metal::{alloc, finish, grid, sources, Launch, Operand, RowStrides};
@@ -13,14 +13,13 @@ use candle_metal_kernels::metal::Buffer;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The loss of `(x, w, target[, weight])`, and the gradients of x and w that are wanted: in f32 for a gradient of 1 of the
-/// reduced loss, or in x's dtype for these of the rows' losses.
+/// Of `(x, w, target[, weight])` and, if they are given, the gradients of the rows' losses.
 pub fn run(
     op: &Settings,
     args: Args,
     grad: Option<Arg>,
     wanted: [bool; 2],
-) -> Result<(MetalStorage, [MetalStorage; 2])> {
+) -> Outputs<MetalStorage> {
     let ((x, xl), (w, wl)) = (args[0], args[1]);
     let (device, dtype) = (x.device(), x.dtype());
     let (x, xs) = matrix(x, xl)?;

@@ -200,6 +200,10 @@ impl Op for LinearCrossEntropy {
     }
 }
 
+/// What the kernels return: the loss, and the gradients of x and w that are wanted. These are in f32 for a gradient of 1 of the
+/// reduced loss, or in x's dtype for given gradients of the rows' losses.
+type Outputs<S> = Result<(S, [S; 2])>;
+
 /// All but the tensors.
 #[derive(Clone, Copy)]
 struct Settings {
