@@ -1,7 +1,7 @@
 //! The sums of `g · x̂` and of `g` over each channel, and dx of the norm of training.
 
 use super::columns::{by_columns, Formula};
-use super::{rows, Cut, Moments, SavedMoments, Segment};
+use super::{rows, written_by_channel, Cut, Moments, SavedMoments, Segment};
 use crate::cpu::element::Element;
 use crate::cpu::fold::fold;
 use crate::cpu::moments::RowGradSums;
@@ -9,7 +9,7 @@ use crate::cpu::parallel::Shared;
 use crate::cpu::row_view::RowView;
 use crate::cpu::simd::Simd;
 use crate::cpu::two_pass::{self, TwoPassRow};
-use crate::cpu::{alloc, gather, with_float};
+use crate::cpu::{gather, with_float};
 use crate::op::on_cpu::{Args, OpResults};
 use crate::ops::batch_norm::{Extent, NAME};
 use crate::ops::group_norm::cpu::channel::{at, for_each_element, ChannelGrad};
@@ -54,12 +54,7 @@ pub fn gradients(args: Args) -> OpResults {
             by_columns(Gradient, [&*x, &*g], extent, by_column)
         } else {
             // SAFETY: as above for x, g and the sums; dx has the rows too, and each is written as a part of its channel.
-            unsafe {
-                alloc::build(extent.count(), |dx| {
-                    let dx = Shared::new(dx);
-                    two_pass::run(SumAndWrite { dx, ..op }, channels, count);
-                })
-            }
+            unsafe { written_by_channel(extent, |dx| SumAndWrite { dx, ..op }) }
         }))
     })?;
     let shape = match args.len() {

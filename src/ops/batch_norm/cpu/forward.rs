@@ -1,7 +1,7 @@
 //! y, by statistics that are given, or by those of the batch, which are measured first.
 
 use super::columns::{by_columns, Affine};
-use super::{planes, rows, Cut, Segment};
+use super::{planes, rows, written_by_channel, Cut, Segment};
 use crate::cpu::element::Element;
 use crate::cpu::fold::{fold, Deviations, Sum};
 use crate::cpu::moments::{Divisor, MomentSums, Moments};
@@ -157,12 +157,7 @@ pub fn train(op: Measured, args: Args) -> OpResults {
         } else {
             // SAFETY: x and y have the rows that `cut` speaks of, and there is room for the statistics of all channels. Each
             // row of y is written as a part of its channel.
-            unsafe {
-                alloc::build(extent.count(), |y| {
-                    let y = Shared::new(y);
-                    two_pass::run(MeasureAndWrite { y, ..op }, channels, count);
-                })
-            }
+            unsafe { written_by_channel(extent, |y| MeasureAndWrite { y, ..op }) }
         }))
     })?;
     let Statistics { mean, var, moments } = statistics;
