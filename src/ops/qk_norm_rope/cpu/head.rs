@@ -2,6 +2,7 @@
 
 use crate::cpu::element::Element;
 use crate::cpu::gather;
+use crate::cpu::pieces::each_piece;
 use crate::cpu::simd::Simd;
 use crate::op::on_cpu::Arg;
 use crate::ops::qk_norm_rope::NormRope;
@@ -68,16 +69,10 @@ pub trait HeadPiece<S: Simd> {
     /// The head has these elements.
     #[inline(always)]
     unsafe fn range<const KIND: u8>(&mut self, s: S, range: Range<usize>) {
-        let mut i = range.start;
         // SAFETY: the elements lie in the range.
         unsafe {
-            while i + S::LANES <= range.end {
-                self.piece::<KIND, true>(s, i, range.end - i);
-                i += S::LANES;
-            }
-            if i < range.end {
-                self.piece::<KIND, false>(s, i, range.end - i);
-            }
+            each_piece!(S, range, |FULL, i, left| self
+                .piece::<KIND, FULL>(s, i, left))
         }
     }
 }

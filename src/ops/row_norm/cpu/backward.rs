@@ -5,7 +5,7 @@ use super::{rows_and_cols, slices, RowNorm};
 use crate::cpu::column_sums::sum_rows;
 use crate::cpu::element::Element;
 use crate::cpu::fold::fold;
-use crate::cpu::moments::{Divisor, MomentSums, Moments, RowGradSums};
+use crate::cpu::moments::{normed, Divisor, MomentSums, Moments, RowGradSums};
 use crate::cpu::parallel::Shared;
 use crate::cpu::pieces::{for_each_piece, Pieces};
 use crate::cpu::row_view::RowView;
@@ -251,8 +251,7 @@ impl<T: Element, const CENTRED: bool, const WEIGHT: bool, const VECTORS: usize> 
         // SAFETY: `apply` asks for columns of a row that x, g and dx have, and so have the weight and the sums that are used.
         unsafe {
             let g = T::load_piece::<S, FULL>(s, self.g.add(i), left);
-            let x = T::load_piece::<S, FULL>(s, self.x.add(i), left);
-            let x = self.moments.apply::<S, CENTRED>(s, x);
+            let x = normed::<S, T, CENTRED, FULL>(s, self.moments, self.x.add(i), left);
             let mut h = g;
             if WEIGHT {
                 h = s.mul(g, T::load_piece::<S, FULL>(s, self.weight.add(i), left));

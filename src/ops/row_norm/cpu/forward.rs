@@ -2,7 +2,7 @@
 
 use super::{rows_and_cols, slices, RowNorm};
 use crate::cpu::element::Element;
-use crate::cpu::moments::{Divisor, MomentSums, Moments};
+use crate::cpu::moments::{normed, Divisor, MomentSums, Moments};
 use crate::cpu::parallel::Shared;
 use crate::cpu::pieces::{for_each_piece, Pieces};
 use crate::cpu::row_view::RowView;
@@ -308,8 +308,7 @@ impl<T: Element, const CENTRED: bool, const VECTORS: usize> Pieces
     unsafe fn piece<S: Simd, const FULL: bool>(&self, s: S, i: usize, left: usize) {
         // SAFETY: `write` asks for columns that x, y and the first `VECTORS` vectors have.
         unsafe {
-            let x = T::load_piece::<S, FULL>(s, self.x.add(i), left);
-            let mut v = self.moments.apply::<S, CENTRED>(s, x);
+            let mut v = normed::<S, T, CENTRED, FULL>(s, self.moments, self.x.add(i), left);
             if VECTORS == 1 {
                 let weight = T::load_piece::<S, FULL>(s, self.vectors[0].add(i), left);
                 v = s.mul(v, weight);
