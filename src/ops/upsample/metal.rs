@@ -3,7 +3,9 @@
 use super::axis::{Axis, Tap};
 use super::{Upsample, NAME};
 use crate::check;
-use crate::metal::{build, dtype_name, grid, sources, upload, Launch, Operand};
+use crate::metal::{
+    build, dtype_name, grid, image_strides, pair, sources, upload, Launch, Operand,
+};
 use crate::op::on_metal::Arg;
 use candle_core::backend::{BackendDevice, BackendStorage};
 use candle_core::{Layout, MetalStorage, Result, Shape};
@@ -31,10 +33,10 @@ impl Params {
         );
         check::ensure(counts.iter().all(|&count| count <= MOST), NAME, message)?;
         Ok(Params {
-            x: [0, 1, 2, 3].map(|i| l.stride()[i] as u64),
+            x: image_strides(l),
             channels: x[1] as u32,
-            input: [height as u32, width as u32],
-            output: [to_height as u32, to_width as u32],
+            input: pair([height, width]),
+            output: pair(op.size),
             reserved: 0,
         })
     }
