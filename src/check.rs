@@ -141,6 +141,12 @@ pub fn has_dims(op: &str, x: &Layout) -> Result<()> {
     ensure(!x.dims().is_empty(), op, message)
 }
 
+/// The dims of x, which are those of images.
+pub fn image(op: &str, x: &[usize]) -> Result<[usize; 4]> {
+    let message = format_args!("got x of shape {x:?}, expected [batch, channels, height, width]");
+    x.try_into().map_err(|_| error(op, message))
+}
+
 /// A tensor of these dims can be addressed. Broadcast views may have any dims, so a result made of two views need not
 /// fit, nor a copy of one.
 pub fn fits_in_memory(op: &str, name: &str, dims: &[usize]) -> Result<()> {

@@ -184,7 +184,7 @@ impl Moments {
     }
 
     #[inline(always)]
-    pub fn apply<S: Simd, const CENTRED: bool>(&self, s: S, x: S::F) -> S::F {
+    fn apply<S: Simd, const CENTRED: bool>(&self, s: S, x: S::F) -> S::F {
         if CENTRED {
             let d = s.sub(x, s.splat(self.mean));
             s.fma(d, s.splat(self.scale), s.splat(self.shift))
@@ -198,6 +198,22 @@ impl Moments {
     pub fn apply_one(&self, x: f32) -> f32 {
         (x - self.mean) * self.scale + self.shift
     }
+}
+
+/// x̂ of a piece (see [`Pieces`](super::pieces::Pieces)) that begins at `x`.
+///
+/// # Safety
+/// The elements of the piece exist.
+#[inline(always)]
+pub unsafe fn normed<S: Simd, T: Element, const CENTRED: bool, const FULL: bool>(
+    s: S,
+    m: Moments,
+    x: *const T,
+    left: usize,
+) -> S::F {
+    // SAFETY: the caller's promise.
+    let x = unsafe { T::load_piece::<S, FULL>(s, x, left) };
+    m.apply::<S, CENTRED>(s, x)
 }
 
 /// Σh and Σ h·(x − mean) over some columns of a row, where h is the gradient of x̂: g, or g · weight.

@@ -2,7 +2,7 @@
 
 use super::sources::Source;
 use super::{aligned4, build, grid, update, Launch, Operand};
-use crate::op::{Arg, ArgMut};
+use crate::op::on_metal::{Arg, ArgMut};
 use candle_core::backend::BackendStorage;
 use candle_core::{Layout, MetalStorage, Result};
 use candle_metal_kernels::metal::Buffer;
@@ -11,9 +11,9 @@ use candle_metal_kernels::metal::Buffer;
 #[derive(Clone, Copy)]
 pub(crate) enum Input<'a> {
     /// It has x's shape, and every element is in its place.
-    Dense(Arg<'a, MetalStorage>),
+    Dense(Arg<'a>),
     /// It broadcasts to x's shape and is read by a [`Spread`](super::Spread).
-    Spread(Arg<'a, MetalStorage>),
+    Spread(Arg<'a>),
 }
 
 impl<'a> Input<'a> {
@@ -26,9 +26,7 @@ impl<'a> Input<'a> {
 }
 
 /// Dense operands.
-pub(crate) fn dense<'a>(
-    args: impl IntoIterator<Item = Arg<'a, MetalStorage>>,
-) -> Result<Vec<Operand<'a>>> {
+pub(crate) fn dense<'a>(args: impl IntoIterator<Item = Arg<'a>>) -> Result<Vec<Operand<'a>>> {
     let args = args.into_iter();
     args.map(|(x, l)| Operand::contiguous(x, l)).collect()
 }
@@ -58,7 +56,7 @@ impl<S: Copy + 'static, P: Copy + 'static> Elementwise<S, P> {
     /// Applies the kernel to x and the other inputs. It has `outputs` outputs of x's shape, one behind the other.
     pub(crate) fn map(
         &self,
-        (x, l): Arg<MetalStorage>,
+        (x, l): Arg,
         rest: &[Input<'_>],
         outputs: usize,
     ) -> Result<MetalStorage> {
@@ -70,11 +68,7 @@ impl<S: Copy + 'static, P: Copy + 'static> Elementwise<S, P> {
     }
 
     /// As [`Elementwise::map`] to one output, in x's own memory.
-    pub(crate) fn map_in_place(
-        &self,
-        (x, l): ArgMut<MetalStorage>,
-        rest: &[Input<'_>],
-    ) -> Result<()> {
+    pub(crate) fn map_in_place(&self, (x, l): ArgMut, rest: &[Input<'_>]) -> Result<()> {
         update((x, l), |x, xs| {
             let launch = Launch::new(x.device(), self.source, &self.kernel)?;
             self.run(launch.inout(xs), (xs, l), rest, None)

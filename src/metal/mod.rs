@@ -38,6 +38,8 @@ mod device;
 #[cfg(feature = "metal")]
 pub(crate) mod elementwise;
 #[cfg(feature = "metal")]
+mod images;
+#[cfg(feature = "metal")]
 mod in_place;
 #[cfg(feature = "metal")]
 mod launch;
@@ -64,9 +66,10 @@ pub use {
 };
 #[cfg(feature = "metal")]
 pub(crate) use {
+    images::{image_strides, pair, WindowParams},
     in_place::InPlace,
     launch::Launch,
     operand::{aligned4, alloc, dtype_name, finish, upload, Operand, Spread},
-    output::{build, update},
+    output::{build, build_like, update},
     rows::{aligned_rows, row_grid, RowOperand, RowStrides, SIMD_COLS},
 };

@@ -1,7 +1,7 @@
 //! What a launch writes: a new storage, or a tensor in place.
 
 use super::{alloc, finish, InPlace, Operand};
-use crate::op::ArgMut;
+use crate::op::on_metal::{Arg, ArgMut, OpResult};
 use candle_core::backend::BackendStorage;
 use candle_core::{MetalStorage, Result};
 use candle_metal_kernels::metal::Buffer;
@@ -20,10 +20,16 @@ pub(crate) fn build(
     Ok(finish(out, x.device(), count, x.dtype()))
 }
 
+/// As [`build`], of x's shape.
+pub(crate) fn build_like((x, l): Arg, launch: impl FnOnce(&Buffer) -> Result<()>) -> OpResult {
+    let out = build(x, l.shape().elem_count(), launch)?;
+    Ok((out, l.shape().clone()))
+}
+
 /// Overwrites x: `launch` gets its storage, and an operand whose elements are in their places for
 /// [`Launch::inout`](super::Launch::inout). It is not called where there is nothing to write.
 pub(crate) fn update(
-    (x, l): ArgMut<MetalStorage>,
+    (x, l): ArgMut,
     launch: impl FnOnce(&MetalStorage, &Operand<'_>) -> Result<()>,
 ) -> Result<()> {
     if l.shape().elem_count() == 0 {

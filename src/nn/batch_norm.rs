@@ -159,7 +159,7 @@ impl BatchNorm {
             _ if !self.remove_mean => self.forward_train_about_zero(x)?,
             eps if eps > 0.0 => ops::batch_norm_train(x, weight, bias, eps)?,
             // The stock layer accepts an eps of 0; the op does not.
-            eps => ops::batch_norm::reference_train(x, weight, bias, eps)?,
+            eps => ops::batch_norm::reference_train(x, [weight, bias], eps)?,
         };
         if self.remove_mean {
             self.update(&self.running_mean, &mean, self.momentum)?;
@@ -201,7 +201,7 @@ impl BatchNorm {
         );
         match self.eps as f32 {
             eps if eps > 0.0 => ops::batch_norm(x, &mean, &var, weight, bias, eps),
-            eps => ops::batch_norm::reference(x, &mean, &var, weight, bias, eps),
+            eps => ops::batch_norm::reference(x, &mean, &var, [weight, bias], eps),
         }
     }
 

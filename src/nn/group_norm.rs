@@ -51,7 +51,7 @@ impl Module for GroupNorm {
         match self.eps as f32 {
             eps if eps > 0.0 => ops::group_norm(xs, self.num_groups, weight, bias, eps),
             // The stock layer accepts an eps of 0; the op does not.
-            eps => ops::group_norm::reference(xs, self.num_groups, weight, bias, eps),
+            eps => ops::group_norm::reference(xs, self.num_groups, [weight, bias], eps),
         }
     }
 }

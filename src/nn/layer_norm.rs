@@ -89,7 +89,7 @@ impl Module for LayerNorm {
             let bias = self.bias.as_ref();
             return match fused {
                 true => ops::layer_norm(xs, weight, bias, eps),
-                false => row_norm::reference_layer(xs, weight, bias, eps),
+                false => row_norm::reference_layer(xs, [weight, bias], eps),
             };
         }
         let normed = match fused {

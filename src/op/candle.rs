@@ -33,21 +33,9 @@ macro_rules! candle_op {
     (@out $kind:ident ($($s:ident $l:ident $t:ident),+), [$($generics:tt)*], $ty:ty, |$this:ident| ($op:expr, $name:expr)) => {
         impl<$($generics)*> candle_core::$kind for $ty {
             $crate::op::candle_op!(@name self, $this, $name);
-            fn cpu_fwd(
-                &self,
-                $($s: &candle_core::CpuStorage, $l: &candle_core::Layout),+
-            ) -> candle_core::Result<(candle_core::CpuStorage, candle_core::Shape)> {
-                let $this = self;
-                $crate::op::candle::forward($op, $name, [$(($s, $l)),+])
-            }
+            $crate::op::candle_op!(@out_on CpuStorage cpu_fwd ($($s $l),+), |$this| ($op, $name));
             #[cfg(feature = "metal")]
-            fn metal_fwd(
-                &self,
-                $($s: &candle_core::MetalStorage, $l: &candle_core::Layout),+
-            ) -> candle_core::Result<(candle_core::MetalStorage, candle_core::Shape)> {
-                let $this = self;
-                $crate::op::candle::forward($op, $name, [$(($s, $l)),+])
-            }
+            $crate::op::candle_op!(@out_on MetalStorage metal_fwd ($($s $l),+), |$this| ($op, $name));
             #[allow(unused_parens, reason = "one gradient needs none, several need them")]
             fn bwd(
                 &self,
@@ -62,28 +50,34 @@ macro_rules! candle_op {
         }
     };
 
+    (@out_on $storage:ident $fwd:ident ($($s:ident $l:ident),+), |$this:ident| ($op:expr, $name:expr)) => {
+        fn $fwd(
+            &self,
+            $($s: &candle_core::$storage, $l: &candle_core::Layout),+
+        ) -> candle_core::Result<(candle_core::$storage, candle_core::Shape)> {
+            let $this = self;
+            $crate::op::candle::forward($op, $name, [$(($s, $l)),+])
+        }
+    };
+
     (@in $kind:ident ($($s:ident $l:ident),*), [$($generics:tt)*], $ty:ty, |$this:ident| ($op:expr, $name:expr)) => {
         impl<$($generics)*> candle_core::$kind for $ty {
             $crate::op::candle_op!(@name self, $this, $name);
-            fn cpu_fwd(
-                &self,
-                x: &mut candle_core::CpuStorage,
-                l: &candle_core::Layout,
-                $($s: &candle_core::CpuStorage, $l: &candle_core::Layout),*
-            ) -> candle_core::Result<()> {
-                let $this = self;
-                $crate::op::candle::inplace($op, $name, (x, l), &[$(($s, $l)),*])
-            }
+            $crate::op::candle_op!(@in_on CpuStorage cpu_fwd ($($s $l),*), |$this| ($op, $name));
             #[cfg(feature = "metal")]
-            fn metal_fwd(
-                &self,
-                x: &mut candle_core::MetalStorage,
-                l: &candle_core::Layout,
-                $($s: &candle_core::MetalStorage, $l: &candle_core::Layout),*
-            ) -> candle_core::Result<()> {
-                let $this = self;
-                $crate::op::candle::inplace($op, $name, (x, l), &[$(($s, $l)),*])
-            }
+            $crate::op::candle_op!(@in_on MetalStorage metal_fwd ($($s $l),*), |$this| ($op, $name));
+        }
+    };
+
+    (@in_on $storage:ident $fwd:ident ($($s:ident $l:ident),*), |$this:ident| ($op:expr, $name:expr)) => {
+        fn $fwd(
+            &self,
+            x: &mut candle_core::$storage,
+            l: &candle_core::Layout,
+            $($s: &candle_core::$storage, $l: &candle_core::Layout),*
+        ) -> candle_core::Result<()> {
+            let $this = self;
+            $crate::op::candle::inplace($op, $name, (x, l), &[$(($s, $l)),*])
         }
     };
 

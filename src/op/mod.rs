@@ -52,6 +52,30 @@ pub(crate) type OpResult<S> = Result<(S, Shape)>;
 /// The results of a kernel with several outputs.
 pub(crate) type OpResults<S> = Result<Vec<(S, Shape)>>;
 
+/// These types for the kernels of one device.
+macro_rules! of_device {
+    ($storage:ident) => {
+        use candle_core::$storage;
+
+        pub(crate) type Arg<'a> = super::Arg<'a, $storage>;
+        pub(crate) type Args<'a> = super::Args<'a, $storage>;
+        pub(crate) type ArgMut<'a> = super::ArgMut<'a, $storage>;
+        pub(crate) type OpResult = super::OpResult<$storage>;
+        pub(crate) type OpResults = super::OpResults<$storage>;
+    };
+}
+
+/// What kernels on the CPU take and return.
+pub(crate) mod on_cpu {
+    of_device!(CpuStorage);
+}
+
+/// What kernels on Metal take and return.
+#[cfg(feature = "metal")]
+pub(crate) mod on_metal {
+    of_device!(MetalStorage);
+}
+
 /// The gradients of the inputs, `None` for those that need none.
 pub(crate) type Grads = Result<Vec<Option<Tensor>>>;
 

@@ -1,25 +1,33 @@
 //! What norms with an optional weight and bias share: their arguments, and their gradients, all of them from one op.
 
+use super::widen::widened;
 use crate::check;
 use crate::layout::as_vector;
-use crate::op::{self, Grads, Op, Spec};
+use crate::op::{self, Grads, InplaceOp, Op, Spec};
 use candle_core::{Result, Tensor};
 use std::sync::{Mutex, PoisonError};
+
+/// A weight and a bias, as far as there are any.
+pub type WeightAndBias<'a> = [Option<&'a Tensor>; 2];
+
+/// Those that follow each other in the arguments of an op.
+pub fn weight_and_bias<'a>(args: &[&'a Tensor]) -> WeightAndBias<'a> {
+    [0, 1].map(|i| args.get(i).copied())
+}
 
 /// The arguments of a norm of `x` with vectors of `len` elements. A bias without a weight gets a weight of ones.
 #[inline]
 pub fn with_args<R>(
     x: &Tensor,
     len: usize,
-    weight: Option<&Tensor>,
-    bias: Option<&Tensor>,
+    [weight, bias]: WeightAndBias,
     f: impl FnOnce(&[&Tensor]) -> Result<R>,
 ) -> Result<R> {
     let is_vector = |v: Option<&Tensor>| v.is_none_or(|v| v.dims() == [len]);
     let as_they_are = is_vector(weight) && is_vector(bias) && (weight.is_some() || bias.is_none());
     let made = match as_they_are {
         true => None,
-        false => Some(vectors(x, len, weight, bias)?),
+        false => Some(vectors(x, len, [weight, bias])?),
     };
     let [weight, bias] = match &made {
         None => [weight, bias],
@@ -29,14 +37,35 @@ pub fn with_args<R>(
     f(&args[..1 + usize::from(weight.is_some()) + usize::from(bias.is_some())])
 }
 
-/// Weight and bias as vectors of `len` elements; a weight wherever there is a bias.
-#[cold]
-fn vectors(
+/// The norm of `x` with vectors of `len` elements, on behalf of the function `name`.
+#[inline]
+pub fn apply(
+    name: &'static str,
+    norm: impl Op,
     x: &Tensor,
     len: usize,
-    weight: Option<&Tensor>,
-    bias: Option<&Tensor>,
-) -> Result<[Option<Tensor>; 2]> {
+    vectors: WeightAndBias,
+) -> Result<Tensor> {
+    with_args(x, len, vectors, |args| op::apply(name, norm, args))
+}
+
+/// As [`apply`], in x's own memory.
+#[inline]
+pub fn apply_inplace(
+    name: &'static str,
+    norm: impl InplaceOp,
+    x: &Tensor,
+    len: usize,
+    vectors: WeightAndBias,
+) -> Result<()> {
+    with_args(x, len, vectors, |args| {
+        op::apply_inplace(name, norm, args[0], &args[1..])
+    })
+}
+
+/// Weight and bias as vectors of `len` elements; a weight wherever there is a bias.
+#[cold]
+fn vectors(x: &Tensor, len: usize, [weight, bias]: WeightAndBias) -> Result<[Option<Tensor>; 2]> {
     let vector = |v: Option<&Tensor>| v.map(|v| as_vector(v, len)).transpose();
     let (weight, bias) = (vector(weight)?, vector(bias)?);
     Ok(match (weight, bias) {
@@ -60,6 +89,24 @@ pub fn check_vectors(name: &str, vectors: &[Spec<'_>], len: usize, of_what: &str
 /// The channels of `[batch, channels, ..]`; 0 for a rank that norms of channels refuse.
 pub fn channels(x: &Tensor) -> usize {
     x.dims().get(1).copied().unwrap_or(0)
+}
+
+/// `y · weight + bias` by stock ops, in y's dtype, where each channel of y has its own.
+pub fn affine_by_channel(mut y: Tensor, [weight, bias]: WeightAndBias) -> Result<Tensor> {
+    if let Some(weight) = weight {
+        y = y.broadcast_mul(&by_channel(&widened(weight)?, y.rank())?)?;
+    }
+    if let Some(bias) = bias {
+        y = y.broadcast_add(&by_channel(&widened(bias)?, y.rank())?)?;
+    }
+    Ok(y)
+}
+
+/// `[channels]` as `[1, channels, 1, ..]`
+pub fn by_channel(vector: &Tensor, rank: usize) -> Result<Tensor> {
+    let mut dims = vec![1; rank];
+    dims[1] = vector.elem_count();
+    vector.reshape(dims)
 }
 
 /// A weight of ones for `x`, as long as `bias`. The last one is kept: a layer asks for the same at every step.

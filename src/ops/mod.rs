@@ -41,6 +41,7 @@ pub(crate) mod row_norm;
 pub(crate) mod softmax;
 mod targets;
 pub(crate) mod upsample;
+mod widen;
 
 pub use crate::quant::Quantized;
 

@@ -87,7 +87,7 @@ fn given(name: &str, args: &[Arg]) -> OpCase {
         name,
         args,
         |t| batch_norm(&t[0], &t[1], &t[2], t.get(3), t.get(4), EPS),
-        |t| reference(&t[0], &t[1], &t[2], t.get(3), t.get(4), EPS),
+        |t| reference(&t[0], &t[1], &t[2], [t.get(3), t.get(4)], EPS),
     )
 }
 
@@ -98,7 +98,7 @@ fn train(name: &str, args: &[Arg]) -> OpCase {
         name,
         args,
         |t| Ok(batch_norm_train(&t[0], t.get(1), t.get(2), EPS)?.0),
-        |t| Ok(reference_train(&t[0], t.get(1), t.get(2), EPS)?.0),
+        |t| Ok(reference_train(&t[0], [t.get(1), t.get(2)], EPS)?.0),
     )
 }
 
@@ -118,7 +118,7 @@ fn statistics(name: &str, args: &[Arg]) -> OpCase {
         name,
         args,
         |t| narrowed(&t[0], batch_norm_train(&t[0], t.get(1), t.get(2), EPS)?),
-        |t| narrowed(&t[0], reference_train(&t[0], t.get(1), t.get(2), EPS)?),
+        |t| narrowed(&t[0], reference_train(&t[0], [t.get(1), t.get(2)], EPS)?),
     )
 }
 

@@ -36,7 +36,7 @@ pub fn cases() -> Vec<OpCase> {
             "group_norm_no_bias",
             &[X, WEIGHT],
             |t| group_norm(&t[0], 2, Some(&t[1]), None, EPS),
-            |t| reference(&t[0], 2, Some(&t[1]), None, EPS),
+            |t| reference(&t[0], 2, [Some(&t[1]), None], EPS),
         )
         .in_place(|t| group_norm_inplace(&t[0], 2, Some(&t[1]), None, EPS))
         .sizes(SIZES),
@@ -47,7 +47,7 @@ pub fn cases() -> Vec<OpCase> {
                 vec![size.rows(), CHANNELS, 2, size.cols()]
             })],
             |t| group_norm(&t[0], 1, None, None, EPS),
-            |t| reference(&t[0], 1, None, None, EPS),
+            |t| reference(&t[0], 1, [None, None], EPS),
         )
         .in_place(|t| group_norm_inplace(&t[0], 1, None, None, EPS))
         .sizes([size("64x4x2x2048", &[64, 2048])]),
@@ -71,7 +71,7 @@ fn wide() -> OpCase {
             vector("bias", Fill::Addend),
         ],
         |t| group_norm(&t[0], 2, Some(&t[1]), Some(&t[2]), EPS),
-        |t| reference(&t[0], 2, Some(&t[1]), Some(&t[2]), EPS),
+        |t| reference(&t[0], 2, [Some(&t[1]), Some(&t[2])], EPS),
     )
     .in_place(|t| group_norm_inplace(&t[0], 2, Some(&t[1]), Some(&t[2]), EPS))
     .grid(&[&[1, 1], &[2, 2], &[3, 1]])
@@ -84,7 +84,7 @@ fn affine(name: &str, groups: usize) -> OpCase {
         name,
         &[X, WEIGHT, BIAS],
         move |t| group_norm(&t[0], groups, Some(&t[1]), Some(&t[2]), EPS),
-        move |t| reference(&t[0], groups, Some(&t[1]), Some(&t[2]), EPS),
+        move |t| reference(&t[0], groups, [Some(&t[1]), Some(&t[2])], EPS),
     )
     .stock(move |t| {
         let (weight, bias) = (t[1].clone(), t[2].clone());

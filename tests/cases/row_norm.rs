@@ -82,7 +82,7 @@ fn layer() -> Vec<OpCase> {
             "layer_norm",
             &[X, WEIGHT, BIAS],
             |t| layer_norm(&t[0], Some(&t[1]), Some(&t[2]), EPS),
-            |t| reference_layer(&t[0], Some(&t[1]), Some(&t[2]), EPS),
+            |t| reference_layer(&t[0], [Some(&t[1]), Some(&t[2])], EPS),
         )
         .stock(|t| candle_nn::ops::layer_norm(&t[0], &t[1], &t[2], EPS))
         .sizes(MAIN)
@@ -92,7 +92,7 @@ fn layer() -> Vec<OpCase> {
             "layer_norm_no_bias",
             &[X, WEIGHT],
             |t| layer_norm(&t[0], Some(&t[1]), None, EPS),
-            |t| reference_layer(&t[0], Some(&t[1]), None, EPS),
+            |t| reference_layer(&t[0], [Some(&t[1]), None], EPS),
         )
         .stock_fast(|run| {
             with_affine(run, |_, zeros| {
@@ -106,7 +106,7 @@ fn layer() -> Vec<OpCase> {
             "layer_norm_no_weight",
             &[X, BIAS],
             |t| layer_norm(&t[0], None, Some(&t[1]), EPS),
-            |t| reference_layer(&t[0], None, Some(&t[1]), EPS),
+            |t| reference_layer(&t[0], [None, Some(&t[1])], EPS),
         )
         .stock_fast(|run| {
             with_affine(run, |ones, _| {
@@ -120,7 +120,7 @@ fn layer() -> Vec<OpCase> {
             "layer_norm_plain",
             &[X],
             |t| layer_norm(&t[0], None, None, EPS),
-            |t| reference_layer(&t[0], None, None, EPS),
+            |t| reference_layer(&t[0], [None, None], EPS),
         )
         .stock_fast(|run| {
             with_affine(run, |ones, zeros| {
@@ -158,7 +158,7 @@ fn with_residual() -> Vec<OpCase> {
             |t| add_layer_norm(&t[0], &t[1], Some(&t[2]), Some(&t[3]), EPS),
             |t| {
                 let sum = (&t[0] + &t[1])?;
-                let normed = reference_layer(&sum, Some(&t[2]), Some(&t[3]), EPS)?;
+                let normed = reference_layer(&sum, [Some(&t[2]), Some(&t[3])], EPS)?;
                 Ok((sum, normed))
             },
         )
@@ -187,7 +187,7 @@ fn with_residual() -> Vec<OpCase> {
             |t| add_layer_norm(&t[0], &t[1], Some(&t[2]), None, EPS),
             |t| {
                 let sum = (&t[0] + &t[1])?;
-                let normed = reference_layer(&sum, Some(&t[2]), None, EPS)?;
+                let normed = reference_layer(&sum, [Some(&t[2]), None], EPS)?;
                 Ok((sum, normed))
             },
         )
@@ -199,7 +199,7 @@ fn with_residual() -> Vec<OpCase> {
             |t| add_layer_norm(&t[0], &t[1], None, None, EPS),
             |t| {
                 let sum = (&t[0] + &t[1])?;
-                let normed = reference_layer(&sum, None, None, EPS)?;
+                let normed = reference_layer(&sum, [None, None], EPS)?;
                 Ok((sum, normed))
             },
         )

@@ -121,7 +121,7 @@ fn far_from_zero() -> Result<()> {
                     let of = |t: &Var| grads.get(t).expect("a gradient").clone();
                     Ok::<_, candle_core::Error>([y, of(&x), of(&weight)])
                 };
-            let exact = |x: &Tensor, w: &Tensor| reference_layer(x, Some(w), None, 1e-5);
+            let exact = |x: &Tensor, w: &Tensor| reference_layer(x, [Some(w), None], 1e-5);
             let want = results(&exact, &Device::Cpu, DType::F64)?;
             type Norm = fn(&Tensor, &Tensor) -> Result<Tensor>;
             let norms: [(&str, Norm); 3] = [

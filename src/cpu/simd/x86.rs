@@ -103,16 +103,21 @@ macro_rules! transposed_fours {
     }};
 }
 
-/// Of four rows, in each 128 bits: the sum of the first row's four lanes there, then those of the other rows.
+/// For the four rows that begin at each of the `groups`, in each 128 bits: the sum of the first row's four lanes there, then those
+/// of the other rows.
 macro_rules! sum_fours {
-    ($rows:ident[$i:expr], $to_pairs:ident, $from_pairs:ident, $add:ident, [$low:ident, $high:ident, $low_pair:ident, $high_pair:ident]) => {{
-        let (a, b, c, d) = ($rows[$i], $rows[$i + 1], $rows[$i + 2], $rows[$i + 3]);
-        let ab = $to_pairs($add($low(a, b), $high(a, b)));
-        let cd = $to_pairs($add($low(c, d), $high(c, d)));
-        $add(
-            $from_pairs($low_pair(ab, cd)),
-            $from_pairs($high_pair(ab, cd)),
-        )
+    ($rows:ident, $groups:expr, $to_pairs:ident, $from_pairs:ident, $add:ident, [$low:ident, $high:ident, $low_pair:ident, $high_pair:ident]) => {{
+        let mut sums = $groups.map(|g| $rows[g]);
+        for (sum, g) in sums.iter_mut().zip($groups) {
+            let (a, b, c, d) = ($rows[g], $rows[g + 1], $rows[g + 2], $rows[g + 3]);
+            let ab = $to_pairs($add($low(a, b), $high(a, b)));
+            let cd = $to_pairs($add($low(c, d), $high(c, d)));
+            *sum = $add(
+                $from_pairs($low_pair(ab, cd)),
+                $from_pairs($high_pair(ab, cd)),
+            );
+        }
+        sums
     }};
 }
 
@@ -138,14 +143,10 @@ impl Simd for Avx2 {
             columns
         };
         sum_rows(rows: [__m256; MAX_LANES]) -> __m256 = {
-            let mut fours = [_mm256_setzero_ps(); 2];
-            for (i, four) in fours.iter_mut().enumerate() {
-                *four = sum_fours!(
-                    rows[4 * i], _mm256_castps_pd, _mm256_castpd_ps, _mm256_add_ps,
-                    [_mm256_unpacklo_ps, _mm256_unpackhi_ps, _mm256_unpacklo_pd, _mm256_unpackhi_pd]
-                );
-            }
-            let [a, b] = fours;
+            let [a, b] = sum_fours!(
+                rows, [0, 4], _mm256_castps_pd, _mm256_castpd_ps, _mm256_add_ps,
+                [_mm256_unpacklo_ps, _mm256_unpackhi_ps, _mm256_unpacklo_pd, _mm256_unpackhi_pd]
+            );
             _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(a, b), _mm256_permute2f128_ps::<0x31>(a, b))
         };
     }
@@ -266,14 +267,10 @@ impl Simd for Avx512 {
             columns
         };
         sum_rows(rows: [__m512; MAX_LANES]) -> __m512 = {
-            let mut fours = [_mm512_setzero_ps(); 4];
-            for (i, four) in fours.iter_mut().enumerate() {
-                *four = sum_fours!(
-                    rows[4 * i], _mm512_castps_pd, _mm512_castpd_ps, _mm512_add_ps,
-                    [_mm512_unpacklo_ps, _mm512_unpackhi_ps, _mm512_unpacklo_pd, _mm512_unpackhi_pd]
-                );
-            }
-            let [a, b, c, d] = fours;
+            let [a, b, c, d] = sum_fours!(
+                rows, [0, 4, 8, 12], _mm512_castps_pd, _mm512_castpd_ps, _mm512_add_ps,
+                [_mm512_unpacklo_ps, _mm512_unpackhi_ps, _mm512_unpacklo_pd, _mm512_unpackhi_pd]
+            );
             let a = _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b));
             let c = _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(c, d), _mm512_shuffle_f32x4::<0xdd>(c, d));
             _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(a, c), _mm512_shuffle_f32x4::<0xdd>(a, c))

@@ -17,13 +17,12 @@ use super::{alloc, dtype_name, grid, sources, Launch, Operand};
 use crate::act::Act;
 use crate::check;
 use crate::layout::MatrixLayout;
+use crate::op::on_metal::Arg;
 use crate::philox::Mask;
 use candle_core::backend::BackendStorage;
-use candle_core::{DType, MetalDevice, MetalStorage, Result};
+use candle_core::{DType, MetalDevice, Result};
 use candle_metal_kernels::metal::Buffer;
 use std::sync::Arc;
-
-pub type Arg<'a> = crate::op::Arg<'a, MetalStorage>;
 
 /// Rows of x that the GEMV takes at most: the largest R that `linear_gemv` is instantiated for.
 const MAX_ROWS: usize = 8;

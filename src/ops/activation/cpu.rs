@@ -5,7 +5,7 @@ use crate::cpu::act::{around_act, ActAlone, WithAct};
 use crate::cpu::elementwise::{self, ElementwiseOp, Input};
 use crate::cpu::simd::Simd;
 use crate::cpu::{element::Element, gather, with_float};
-use crate::op::{Arg, ArgMut, OpResult};
+use crate::op::on_cpu::{Arg, ArgMut, OpResult};
 use candle_core::backend::BackendStorage;
 use candle_core::{op, CpuStorage, Result};
 
@@ -42,7 +42,7 @@ impl<T: Element> ElementwiseOp<T, 1, 1> for ReluBits {
     }
 }
 
-pub fn forward(act: Act, (x, l): Arg<CpuStorage>) -> OpResult<CpuStorage> {
+pub fn forward(act: Act, (x, l): Arg) -> OpResult {
     let n = l.shape().elem_count();
     // Stock's loop runs at the speed of memory.
     if let (Act::Relu, CpuStorage::F32(_)) = (act, x) {
@@ -58,7 +58,7 @@ pub fn forward(act: Act, (x, l): Arg<CpuStorage>) -> OpResult<CpuStorage> {
     Ok((out, l.shape().clone()))
 }
 
-pub fn inplace(act: Act, (x, l): ArgMut<CpuStorage>) -> Result<()> {
+pub fn inplace(act: Act, (x, l): ArgMut) -> Result<()> {
     with_float!(NAME, x, |x: &[T]| {
         gather::update(x, l, |x: &mut [T]| {
             if act == Act::Relu && size_of::<T>() == 2 {
@@ -70,7 +70,7 @@ pub fn inplace(act: Act, (x, l): ArgMut<CpuStorage>) -> Result<()> {
     })
 }
 
-pub fn backward(act: Act, (x, xl): Arg<CpuStorage>, g: Arg<CpuStorage>) -> OpResult<CpuStorage> {
+pub fn backward(act: Act, (x, xl): Arg, g: Arg) -> OpResult {
     let n = xl.shape().elem_count();
     let out = with_float!(NAME, x, T => {
         let inputs = [Input::<T>::dense((x, xl))?, Input::dense(g)?];

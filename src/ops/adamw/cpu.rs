@@ -8,7 +8,7 @@ use crate::cpu::element::{convert, Element};
 use crate::cpu::parallel::{self, Shared};
 use crate::cpu::simd::{dispatch, Kernel, Simd};
 use crate::cpu::{gather, with_float};
-use crate::op::Arg;
+use crate::op::on_cpu::Arg;
 use crate::philox;
 use candle_core::{CpuStorage, DType, Result};
 use half::{bf16, f16};
@@ -22,7 +22,7 @@ const CODES_COST: usize = 30;
 /// What a call costs beside its elements: locks and checks, about a microsecond.
 pub(super) const CALL_COST: usize = 10_000;
 
-pub fn step(step: &Step, targets: Targets<CpuStorage>, grad: Arg<CpuStorage>) -> Result<()> {
+pub fn step(step: &Step, targets: Targets<CpuStorage>, grad: Arg) -> Result<()> {
     let grad = Gradient::new(grad)?;
     let [param, floats, codes @ ..] = targets else {
         return Err(check::error(NAME, "a parameter has a state"));
@@ -87,7 +87,7 @@ enum Gradient<'a> {
 }
 
 impl<'a> Gradient<'a> {
-    fn new((grad, l): Arg<'a, CpuStorage>) -> Result<Self> {
+    fn new((grad, l): Arg<'a>) -> Result<Self> {
         match grad {
             CpuStorage::F32(g) => Ok(Gradient::F32(gather::contiguous(g, l))),
             CpuStorage::F16(g) => Ok(Gradient::F16(gather::contiguous(g, l))),

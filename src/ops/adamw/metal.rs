@@ -5,7 +5,7 @@ use super::{Coefficients32, Rounding, Step, Targets, NAME};
 use crate::check;
 use crate::metal::sources::ADAMW;
 use crate::metal::{aligned4, dtype_name, grid, update, Launch, Operand};
-use crate::op::Arg;
+use crate::op::on_metal::Arg;
 use candle_core::backend::BackendStorage;
 use candle_core::{DType, MetalStorage, Result};
 
@@ -40,7 +40,7 @@ fn rounding_name(rounding: Rounding, dtype: DType) -> &'static str {
     }
 }
 
-pub fn step(step: &Step, targets: Targets<MetalStorage>, grad: Arg<MetalStorage>) -> Result<()> {
+pub fn step(step: &Step, targets: Targets<MetalStorage>, grad: Arg) -> Result<()> {
     let [param, floats, codes @ ..] = targets else {
         return Err(check::error(NAME, "a parameter has a state"));
     };

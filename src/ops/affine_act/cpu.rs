@@ -6,8 +6,8 @@ use crate::cpu::act::{around_act, WithAct};
 use crate::cpu::elementwise::{self, Input};
 use crate::cpu::simd::Simd;
 use crate::cpu::{element::Element, gather, with_float};
-use crate::op::{ArgMut, Args, OpResult};
-use candle_core::{CpuStorage, Result};
+use crate::op::on_cpu::{ArgMut, Args, OpResult};
+use candle_core::Result;
 
 around_act! {
     /// act(x · scale + bias)
@@ -16,7 +16,7 @@ around_act! {
     |_, _, value| value
 }
 
-pub fn forward(act: Act, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+pub fn forward(act: Act, args: Args) -> OpResult {
     let ((x, xl), scale, bias) = (args[0], args[1], args[2]);
     let n = xl.shape().elem_count();
     let out = with_float!(NAME, x, T => {
@@ -30,7 +30,7 @@ pub fn forward(act: Act, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
     Ok((out, xl.shape().clone()))
 }
 
-pub fn inplace(act: Act, (x, l): ArgMut<CpuStorage>, rest: Args<CpuStorage>) -> Result<()> {
+pub fn inplace(act: Act, (x, l): ArgMut, rest: Args) -> Result<()> {
     with_float!(NAME, x, |x: &[T]| {
         let inputs = [Input::spread(rest[0], l)?, Input::spread(rest[1], l)?];
         gather::update(x, l, |x: &mut [T]| {

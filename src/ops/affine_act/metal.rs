@@ -5,9 +5,9 @@ use crate::act::Act;
 use crate::metal::elementwise::{Elementwise, Input};
 use crate::metal::sources::AFFINE_ACT;
 use crate::metal::{dtype_name, Spread};
-use crate::op::{ArgMut, Args, OpResult};
+use crate::op::on_metal::{ArgMut, Args, OpResult};
 use candle_core::backend::BackendStorage;
-use candle_core::{DType, MetalStorage, Result};
+use candle_core::{DType, Result};
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -29,13 +29,13 @@ fn kernel(pass: &str, act: Act, dtype: DType) -> Result<Elementwise<ScaleBias, f
     })
 }
 
-pub fn forward(act: Act, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+pub fn forward(act: Act, args: Args) -> OpResult {
     let (x, rest) = (args[0], [args[1], args[2]].map(Input::Spread));
     let y = kernel("fwd", act, x.0.dtype())?.map(x, &rest, 1)?;
     Ok((y, x.1.shape().clone()))
 }
 
-pub fn inplace(act: Act, x: ArgMut<MetalStorage>, rest: Args<MetalStorage>) -> Result<()> {
+pub fn inplace(act: Act, x: ArgMut, rest: Args) -> Result<()> {
     let rest = [rest[0], rest[1]].map(Input::Spread);
     kernel("inplace", act, x.0.dtype())?.map_in_place(x, &rest)
 }

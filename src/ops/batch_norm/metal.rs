@@ -6,8 +6,10 @@ use crate::check;
 use crate::metal::elementwise::dense;
 use crate::metal::grid::{self, Grid};
 use crate::metal::sources::BATCH_NORM;
-use crate::metal::{aligned4, alloc, build, dtype_name, finish, row_grid, Launch, Operand};
-use crate::op::{Args, OpResult, OpResults};
+use crate::metal::{
+    aligned4, alloc, build, build_like, dtype_name, finish, row_grid, Launch, Operand,
+};
+use crate::op::on_metal::{Args, OpResult, OpResults};
 use crate::ops::row_norm::metal::with_vectors;
 use candle_core::backend::{BackendDevice, BackendStorage};
 use candle_core::{CpuStorage, DType, Layout, MetalStorage, Result};
@@ -114,10 +116,10 @@ impl<'a> Channels<'a> {
 }
 
 /// By a mean and a variance that are given.
-pub fn forward(op: Given, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+pub fn forward(op: Given, args: Args) -> OpResult {
     let (x, l) = args[0];
     let channels = Channels::new(x, l, op.eps)?;
-    let out = build(x, channels.extent.count(), |out| {
+    build_like((x, l), |out| {
         let (xs, statistics) = (
             Operand::contiguous(x, l)?,
             dense(args[1..3].iter().copied())?,
@@ -131,12 +133,11 @@ pub fn forward(op: Given, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
             .input(&statistics[1]);
         let launch = with_vectors(launch, &vectors, &xs).output(out);
         launch.params(&params).run(grid)
-    })?;
-    Ok((out, l.shape().clone()))
+    })
 }
 
 /// By the statistics of the batch: y, the means, the variances, the moments.
-pub fn train(op: Measured, args: Args<MetalStorage>) -> OpResults<MetalStorage> {
+pub fn train(op: Measured, args: Args) -> OpResults {
     let (x, l) = args[0];
     let channels = Channels::new(x, l, op.eps)?;
     let count = channels.extent.channels;
@@ -181,7 +182,7 @@ pub fn train(op: Measured, args: Args<MetalStorage>) -> OpResults<MetalStorage> 
 }
 
 /// Of `(x, grad_out, moments[, weight[, grad_statistics]])`.
-pub fn gradients(args: Args<MetalStorage>) -> OpResults<MetalStorage> {
+pub fn gradients(args: Args) -> OpResults {
     let ((x, xl), (g, gl)) = (args[0], args[1]);
     let channels = Channels::new(x, xl, 0.0)?;
     let (count, device) = (channels.extent.channels, x.device());

@@ -22,8 +22,10 @@ mod train;
 
 pub use train::{batch_norm_train, reference_train};
 
-use super::affine_norm::{self, channels, with_args};
-use super::row_norm::widened;
+use super::affine_norm::{
+    self, affine_by_channel, by_channel, channels, weight_and_bias, with_args, WeightAndBias,
+};
+use super::widen::widened;
 use crate::check;
 use crate::op::{self, custom_op, kernels, signature, Grads, MultiOp, Op, Spec};
 use candle_core::{Layout, Result, Tensor};
@@ -52,7 +54,7 @@ pub fn batch_norm(
     eps: f32,
 ) -> Result<Tensor> {
     let (mean, var) = (statistic(x, "mean", mean)?, statistic(x, "var", var)?);
-    with_args(x, channels(x), weight, bias, |args| {
+    with_args(x, channels(x), [weight, bias], |args| {
         let all = [&[x, &mean, &var], &args[1..]].concat();
         apply(Given { eps }, &all)
     })
@@ -134,8 +136,8 @@ impl Op for BatchNorm {
         Ok(grads)
     }
     fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
-        let (weight, bias) = (args.get(1).copied(), args.get(2).copied());
-        reference(args[0], &self.mean, &self.var, weight, bias, self.eps)
+        let vectors = weight_and_bias(&args[1..]);
+        reference(args[0], &self.mean, &self.var, vectors, self.eps)
     }
 }
 
@@ -164,8 +166,8 @@ impl MultiOp for Given {
         }
     }
     fn reference(&self, args: &[&Tensor]) -> Result<Vec<Tensor>> {
-        let (weight, bias) = (args.get(3).copied(), args.get(4).copied());
-        let y = reference(args[0], args[1], args[2], weight, bias, self.eps)?;
+        let vectors = weight_and_bias(&args[3..]);
+        let y = reference(args[0], args[1], args[2], vectors, self.eps)?;
         Ok(vec![y])
     }
 }
@@ -240,8 +242,7 @@ pub fn reference(
     x: &Tensor,
     mean: &Tensor,
     var: &Tensor,
-    weight: Option<&Tensor>,
-    bias: Option<&Tensor>,
+    vectors: WeightAndBias,
     eps: f32,
 ) -> Result<Tensor> {
     let wide = widened(x)?;
@@ -250,23 +251,5 @@ pub fn reference(
     let y = wide
         .broadcast_sub(&by_channel(mean)?)?
         .broadcast_div(&std)?;
-    affine(y, [weight, bias])?.to_dtype(x.dtype())
-}
-
-/// `[channels]` as `[1, channels, 1, ..]`
-fn by_channel(vector: &Tensor, rank: usize) -> Result<Tensor> {
-    let mut dims = vec![1; rank];
-    dims[1] = vector.elem_count();
-    vector.reshape(dims)
-}
-
-/// `y · weight + bias` in y's dtype.
-fn affine(mut y: Tensor, [weight, bias]: [Option<&Tensor>; 2]) -> Result<Tensor> {
-    if let Some(weight) = weight {
-        y = y.broadcast_mul(&by_channel(&widened(weight)?, y.rank())?)?;
-    }
-    if let Some(bias) = bias {
-        y = y.broadcast_add(&by_channel(&widened(bias)?, y.rank())?)?;
-    }
-    Ok(y)
+    affine_by_channel(y, vectors)?.to_dtype(x.dtype())
 }

@@ -2,11 +2,13 @@
 
 #[cfg(feature = "metal")]
 use super::metal;
-use super::{affine, backward, check_affine, cpu};
+use super::{backward, check_affine, cpu};
 use crate::check;
 use crate::op::{self, kernels, Grads, MultiOp, Spec};
-use crate::ops::affine_norm::{channels, with_args};
-use crate::ops::row_norm::widened;
+use crate::ops::affine_norm::{
+    affine_by_channel, channels, weight_and_bias, with_args, WeightAndBias,
+};
+use crate::ops::widen::widened;
 use candle_core::{Result, Tensor};
 
 const TRAIN: &str = "batch_norm_train";
@@ -34,7 +36,7 @@ pub fn batch_norm_train(
     bias: Option<&Tensor>,
     eps: f32,
 ) -> Result<(Tensor, Tensor, Tensor)> {
-    let outputs = with_args(x, channels(x), weight, bias, |args| {
+    let outputs = with_args(x, channels(x), [weight, bias], |args| {
         op::apply_multi(TRAIN, Measured { eps }, args)
     })?;
     let outputs: [Tensor; 3] = outputs
@@ -63,8 +65,8 @@ impl MultiOp for Measured {
         backward::of_measured(inputs, outputs, grads)
     }
     fn reference(&self, args: &[&Tensor]) -> Result<Vec<Tensor>> {
-        let (weight, bias) = (args.get(1).copied(), args.get(2).copied());
-        let (y, mean, var) = reference_train(args[0], weight, bias, self.eps)?;
+        let vectors = weight_and_bias(&args[1..]);
+        let (y, mean, var) = reference_train(args[0], vectors, self.eps)?;
         Ok(vec![y, mean, var])
     }
 }
@@ -72,8 +74,7 @@ impl MultiOp for Measured {
 /// The composition of stock ops that [`batch_norm_train`] replaces.
 pub fn reference_train(
     x: &Tensor,
-    weight: Option<&Tensor>,
-    bias: Option<&Tensor>,
+    vectors: WeightAndBias,
     eps: f32,
 ) -> Result<(Tensor, Tensor, Tensor)> {
     let turned = widened(x)?.transpose(0, 1)?;
@@ -83,6 +84,6 @@ pub fn reference_train(
     let var = centred.sqr()?.mean_keepdim(1)?;
     let y = centred.broadcast_div(&(&var + f64::from(eps))?.sqrt()?)?;
     let y = y.reshape(turned.shape())?.transpose(0, 1)?;
-    let y = affine(y, [weight, bias])?.to_dtype(x.dtype())?;
+    let y = affine_by_channel(y, vectors)?.to_dtype(x.dtype())?;
     Ok((y, mean.squeeze(1)?, var.squeeze(1)?))
 }

@@ -5,7 +5,7 @@ use crate::cpu::act::{around_act, WithAct};
 use crate::cpu::elementwise::{self, Input};
 use crate::cpu::simd::Simd;
 use crate::cpu::{element::Element, gather, with_float};
-use crate::op::{Arg, ArgMut, OpResult};
+use crate::op::on_cpu::{Arg, ArgMut, OpResult};
 use candle_core::{CpuStorage, Result};
 
 around_act! {
@@ -39,11 +39,7 @@ around_act! {
     }
 }
 
-pub fn forward(
-    BinaryAct { op, act }: BinaryAct,
-    (x, xl): Arg<CpuStorage>,
-    y: Arg<CpuStorage>,
-) -> OpResult<CpuStorage> {
+pub fn forward(BinaryAct { op, act }: BinaryAct, (x, xl): Arg, y: Arg) -> OpResult {
     let n = xl.shape().elem_count();
     let out = with_float!(NAME, x, T => {
         let inputs = [Input::<T>::dense((x, xl))?, Input::spread(y, xl)?];
@@ -55,11 +51,7 @@ pub fn forward(
     Ok((out, xl.shape().clone()))
 }
 
-pub fn inplace(
-    BinaryAct { op, act }: BinaryAct,
-    (x, xl): ArgMut<CpuStorage>,
-    y: Arg<CpuStorage>,
-) -> Result<()> {
+pub fn inplace(BinaryAct { op, act }: BinaryAct, (x, xl): ArgMut, y: Arg) -> Result<()> {
     with_float!(NAME, x, |x: &[T]| {
         let y = [Input::spread(y, xl)?];
         gather::update(x, xl, |x: &mut [T]| match op {
@@ -72,9 +64,9 @@ pub fn inplace(
 
 pub fn backward(
     BinaryAct { op, act }: BinaryAct,
-    (x, xl): Arg<CpuStorage>,
-    y: Arg<CpuStorage>,
-    g: Arg<CpuStorage>,
+    (x, xl): Arg,
+    y: Arg,
+    g: Arg,
 ) -> Result<CpuStorage> {
     let n = xl.shape().elem_count();
     with_float!(NAME, x, T => {

@@ -4,11 +4,9 @@ use super::{BinaryAct, BinaryOp, NAME};
 use crate::metal::elementwise::{Elementwise, Input};
 use crate::metal::sources::BINARY_ACT;
 use crate::metal::{dtype_name, Spread};
-use crate::op::{self, ArgMut, OpResult};
+use crate::op::on_metal::{Arg, ArgMut, OpResult};
 use candle_core::backend::BackendStorage;
 use candle_core::{DType, MetalStorage, Result};
-
-type Arg<'a> = op::Arg<'a, MetalStorage>;
 
 fn kernel(
     pass: &str,
@@ -24,12 +22,12 @@ fn kernel(
     })
 }
 
-pub fn forward(op: BinaryAct, x: Arg, y: Arg) -> OpResult<MetalStorage> {
+pub fn forward(op: BinaryAct, x: Arg, y: Arg) -> OpResult {
     let out = kernel("fwd", op, x.0.dtype())?.map(x, &[Input::Spread(y)], 1)?;
     Ok((out, x.1.shape().clone()))
 }
 
-pub fn inplace(op: BinaryAct, x: ArgMut<MetalStorage>, y: Arg) -> Result<()> {
+pub fn inplace(op: BinaryAct, x: ArgMut, y: Arg) -> Result<()> {
     kernel("inplace", op, x.0.dtype())?.map_in_place(x, &[Input::Spread(y)])
 }
 

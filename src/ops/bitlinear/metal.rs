@@ -1,8 +1,9 @@
 //! Launches of kernels/bitlinear.metal. x is rounded to integers by kernels/quantize.metal, or by the GEMV itself.
 
 use super::{ScaleScope, INPUT_SCHEME, NAME};
-use crate::metal::matmul::{Arg, Matrix};
+use crate::metal::matmul::Matrix;
 use crate::metal::{alloc, dtype_name, finish, grid, sources, Launch, Operand};
+use crate::op::on_metal::Arg;
 use crate::ops::packed::metal::{PackedProduct, ProductParams, MAX_GEMV_ROWS, TILE};
 use crate::ops::packed::Call;
 use crate::ops::quantize::metal::quantize;

@@ -6,11 +6,11 @@ use crate::cpu::element::Element;
 use crate::cpu::parallel::{self, Shared};
 use crate::cpu::simd::{dispatch, Kernel, Simd};
 use crate::cpu::{alloc, gather, with_float};
-use crate::op::{Arg, OpResult};
-use candle_core::{CpuStorage, DType};
+use crate::op::on_cpu::{Arg, OpResult};
+use candle_core::DType;
 use half::{bf16, f16};
 
-pub fn forward(dtype: DType, (x, l): Arg<CpuStorage>) -> OpResult<CpuStorage> {
+pub fn forward(dtype: DType, (x, l): Arg) -> OpResult {
     let y = with_float!(NAME, x, |x: &[T]| {
         let x = &gather::contiguous(x, l);
         match dtype {

@@ -1,10 +1,10 @@
 //! Candle's cast.
 
-use crate::op::{Arg, OpResult};
+use crate::op::on_metal::{Arg, OpResult};
 use candle_core::backend::{BackendDevice, BackendStorage};
-use candle_core::{DType, MetalStorage};
+use candle_core::DType;
 
-pub fn forward(dtype: DType, (x, l): Arg<MetalStorage>) -> OpResult<MetalStorage> {
+pub fn forward(dtype: DType, (x, l): Arg) -> OpResult {
     let shape = l.shape();
     let y = match shape.elem_count() {
         // Candle's cast of nothing panics.

@@ -3,8 +3,8 @@
 
 use super::nll::NAME as NLL;
 use super::{token_config, CrossEntropy, CrossEntropyConfig, LossReduction, TOKENS};
-use crate::ops::row_norm::widened;
 use crate::ops::targets::{self, IGNORED};
+use crate::ops::widen::widened;
 use candle_core::{Result, Tensor, D};
 
 /// The composition of stock ops that [`cross_entropy`](super::cross_entropy()) replaces.

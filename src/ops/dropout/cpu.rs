@@ -4,9 +4,9 @@ use super::{Dropout, DropoutAdd, NAME};
 use crate::cpu::elementwise::{self, ElementwiseOp, Input};
 use crate::cpu::simd::{Kernel, Simd};
 use crate::cpu::{element::Element, gather, with_float};
-use crate::op::{Arg, ArgMut, OpResult};
+use crate::op::on_cpu::{Arg, ArgMut, OpResult};
 use crate::philox::{Mask, BLOCK};
-use candle_core::{CpuStorage, Result};
+use candle_core::Result;
 
 /// Cost of ten Philox rounds, in units of [`crate::cpu::parallel`].
 const COST: usize = 16;
@@ -130,7 +130,7 @@ impl<T: Element, A: Around<I>, const I: usize> ElementwiseOp<T, I, 1> for Masked
     }
 }
 
-pub fn forward(op: Dropout, (x, l): Arg<CpuStorage>) -> OpResult<CpuStorage> {
+pub fn forward(op: Dropout, (x, l): Arg) -> OpResult {
     let (n, mask) = (l.shape().elem_count(), Mask::new(op.p, op.seed));
     let out = with_float!(NAME, x, T => {
         let x = Input::<T>::dense((x, l))?;
@@ -143,7 +143,7 @@ pub fn forward(op: Dropout, (x, l): Arg<CpuStorage>) -> OpResult<CpuStorage> {
     Ok((out, l.shape().clone()))
 }
 
-pub fn inplace(op: Dropout, (x, l): ArgMut<CpuStorage>) -> Result<()> {
+pub fn inplace(op: Dropout, (x, l): ArgMut) -> Result<()> {
     let mask = Mask::new(op.p, op.seed);
     with_float!(NAME, x, |x: &[T]| {
         gather::update(x, l, |x: &mut [T]| {
@@ -157,11 +157,7 @@ pub fn inplace(op: Dropout, (x, l): ArgMut<CpuStorage>) -> Result<()> {
     })
 }
 
-pub fn forward_add(
-    op: DropoutAdd,
-    (x, xl): Arg<CpuStorage>,
-    residual: Arg<CpuStorage>,
-) -> OpResult<CpuStorage> {
+pub fn forward_add(op: DropoutAdd, (x, xl): Arg, residual: Arg) -> OpResult {
     let (n, mask) = (xl.shape().elem_count(), Mask::new(op.p, op.seed));
     let out = with_float!(NAME, x, T => {
         let inputs = [Input::<T>::dense((x, xl))?, Input::dense(residual)?];

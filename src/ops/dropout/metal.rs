@@ -4,12 +4,10 @@ use super::{Dropout, DropoutAdd, NAME};
 use crate::metal::dtype_name;
 use crate::metal::elementwise::{Elementwise, Input};
 use crate::metal::sources::DROPOUT;
-use crate::op::{self, ArgMut, OpResult};
+use crate::op::on_metal::{Arg, ArgMut, OpResult};
 use crate::philox::Mask;
 use candle_core::backend::BackendStorage;
-use candle_core::{DType, MetalStorage, Result};
-
-type Arg<'a> = op::Arg<'a, MetalStorage>;
+use candle_core::{DType, Result};
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -35,13 +33,13 @@ fn kernel(variant: &str, mask: Mask, dtype: DType) -> Result<Elementwise<(), Mas
     })
 }
 
-pub fn forward(Dropout { relu, p, seed }: Dropout, x: Arg) -> OpResult<MetalStorage> {
+pub fn forward(Dropout { relu, p, seed }: Dropout, x: Arg) -> OpResult {
     let variant = if relu { "fwd_relu" } else { "fwd_identity" };
     let y = kernel(variant, Mask::new(p, seed), x.0.dtype())?.map(x, &[], 1)?;
     Ok((y, x.1.shape().clone()))
 }
 
-pub fn inplace(Dropout { relu, p, seed }: Dropout, x: ArgMut<MetalStorage>) -> Result<()> {
+pub fn inplace(Dropout { relu, p, seed }: Dropout, x: ArgMut) -> Result<()> {
     let variant = if relu {
         "inplace_relu"
     } else {
@@ -50,11 +48,7 @@ pub fn inplace(Dropout { relu, p, seed }: Dropout, x: ArgMut<MetalStorage>) -> R
     kernel(variant, Mask::new(p, seed), x.0.dtype())?.map_in_place(x, &[])
 }
 
-pub fn forward_add(
-    DropoutAdd { p, seed }: DropoutAdd,
-    x: Arg,
-    residual: Arg,
-) -> OpResult<MetalStorage> {
+pub fn forward_add(DropoutAdd { p, seed }: DropoutAdd, x: Arg, residual: Arg) -> OpResult {
     let rest = [Input::Dense(residual)];
     let y = kernel("add", Mask::new(p, seed), x.0.dtype())?.map(x, &rest, 1)?;
     Ok((y, x.1.shape().clone()))

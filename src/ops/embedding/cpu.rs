@@ -7,12 +7,12 @@ use crate::cpu::parallel::{self, Shared};
 use crate::cpu::row_view::RowView;
 use crate::cpu::simd::{dispatch, Kernel, Simd};
 use crate::cpu::with_float;
-use crate::op::Arg;
+use crate::op::on_cpu::Arg;
 use crate::ops::targets;
 use candle_core::{CpuStorage, Layout, Result};
 use std::ops::Range;
 
-pub fn forward((w, wl): Arg<CpuStorage>, ids: Arg<CpuStorage>) -> Result<CpuStorage> {
+pub fn forward((w, wl): Arg, ids: Arg) -> Result<CpuStorage> {
     let ids = targets::read(NAME, "ids", ids, wl.dims()[0], None)?;
     with_float!(NAME, w, |w: &[T]| Ok(T::wrap(rows(w, wl, &ids))))
 }
@@ -41,11 +41,7 @@ fn rows<T: Element>(w: &[T], layout: &Layout, ids: &[u32]) -> Vec<T> {
     }
 }
 
-pub fn backward(
-    (g, gl): Arg<CpuStorage>,
-    ids: Arg<CpuStorage>,
-    vocabulary: usize,
-) -> Result<CpuStorage> {
+pub fn backward((g, gl): Arg, ids: Arg, vocabulary: usize) -> Result<CpuStorage> {
     let ids = targets::read(NAME, "ids", ids, vocabulary, None)?;
     let cols = gl.dims()[gl.dims().len() - 1];
     with_float!(NAME, g, |g: &[T]| {

@@ -6,7 +6,7 @@ use crate::metal::grid::{self, Grid};
 use crate::metal::{
     aligned_rows, alloc, build, dtype_name, sources, Launch, Operand, RowOperand, RowStrides,
 };
-use crate::op::Arg;
+use crate::op::on_metal::Arg;
 use candle_core::backend::{BackendDevice, BackendStorage};
 use candle_core::{DType, MetalDevice, MetalStorage, Result, Shape};
 use candle_metal_kernels::metal::Buffer;
@@ -37,7 +37,7 @@ struct SortParams {
 /// Keys that a threadgroup sorts at most: `SORT_BLOCK` of embedding.metal.
 const SORT_BLOCK: usize = 1024;
 
-pub fn forward((w, wl): Arg<MetalStorage>, ids: Arg<MetalStorage>) -> Result<MetalStorage> {
+pub fn forward((w, wl): Arg, ids: Arg) -> Result<MetalStorage> {
     let (cols, count) = (wl.dims()[1], ids.1.shape().elem_count());
     check_counts(count, wl.dims()[0])?;
     build(w, count * cols, |y| {
@@ -48,11 +48,7 @@ pub fn forward((w, wl): Arg<MetalStorage>, ids: Arg<MetalStorage>) -> Result<Met
     })
 }
 
-pub fn backward(
-    (g, gl): Arg<MetalStorage>,
-    ids: Arg<MetalStorage>,
-    vocabulary: usize,
-) -> Result<MetalStorage> {
+pub fn backward((g, gl): Arg, ids: Arg, vocabulary: usize) -> Result<MetalStorage> {
     let (cols, count) = (gl.dims()[gl.dims().len() - 1], ids.1.shape().elem_count());
     check_counts(count, vocabulary)?;
     if count == 0 && vocabulary * cols > 0 {
@@ -74,11 +70,7 @@ fn check_counts(ids: usize, vocabulary: usize) -> Result<()> {
 }
 
 /// The positions of ids, each behind its id in a key of 64 bits, by rising keys. There is an id at least.
-fn sorted(
-    device: &MetalDevice,
-    (ids, layout): Arg<MetalStorage>,
-    vocabulary: usize,
-) -> Result<Arc<Buffer>> {
+fn sorted(device: &MetalDevice, (ids, layout): Arg, vocabulary: usize) -> Result<Arc<Buffer>> {
     let count = layout.shape().elem_count();
     let width = count.next_power_of_two().clamp(2, SORT_BLOCK);
     let blocks = count.div_ceil(width);
@@ -111,7 +103,7 @@ fn sorted(
 /// Runs a kernel that reads rows and ids, or keys.
 fn run(
     pass: &str,
-    (x, layout): Arg<MetalStorage>,
+    (x, layout): Arg,
     ids: &Operand,
     [vocabulary, cols, count]: [usize; 3],
     out: &Buffer,

@@ -6,7 +6,7 @@ use crate::cpu::act::{around_act, WithAct};
 use crate::cpu::elementwise::{self, Input, Walk};
 use crate::cpu::simd::Simd;
 use crate::cpu::{element::Element, gather, with_float};
-use crate::op::{self, ArgMut, OpResult};
+use crate::op::on_cpu::{Arg, ArgMut, OpResult};
 use candle_core::{CpuStorage, Layout, Result};
 
 around_act! {
@@ -23,9 +23,7 @@ around_act! {
     |s, [_, up, g], [derivative, value]| [s.mul(s.mul(g, up), derivative), s.mul(g, value)]
 }
 
-type Arg<'a> = op::Arg<'a, CpuStorage>;
-
-pub fn forward(act: Act, gate: Arg, up: Arg) -> OpResult<CpuStorage> {
+pub fn forward(act: Act, gate: Arg, up: Arg) -> OpResult {
     let n = gate.1.shape().elem_count();
     let out = with_float!(NAME, gate.0, T => {
         let inputs = [Input::<T>::dense(gate)?, Input::dense(up)?];
@@ -34,7 +32,7 @@ pub fn forward(act: Act, gate: Arg, up: Arg) -> OpResult<CpuStorage> {
     Ok((out, gate.1.shape().clone()))
 }
 
-pub fn inplace(act: Act, gate: ArgMut<CpuStorage>, up: Arg) -> Result<()> {
+pub fn inplace(act: Act, gate: ArgMut, up: Arg) -> Result<()> {
     with_float!(NAME, gate.0, |x: &[T]| {
         let up = Input::dense(up)?;
         gather::update(x, gate.1, |x: &mut [T]| {

@@ -4,7 +4,7 @@ use super::NAME;
 use crate::act::Act;
 use crate::metal::elementwise::dense;
 use crate::metal::{aligned4, build, dtype_name, grid, sources, update, Launch, Operand};
-use crate::op::{self, ArgMut, OpResult};
+use crate::op::on_metal::{Arg, ArgMut, OpResult};
 use candle_core::backend::BackendStorage;
 use candle_core::{MetalStorage, Result};
 
@@ -53,8 +53,6 @@ fn launch<'a>(pass: &str, act: Act, x: &'a MetalStorage) -> Result<Launch<'a>> {
     Launch::new(x.device(), &sources::GLU, &kernel)
 }
 
-type Arg<'a> = op::Arg<'a, MetalStorage>;
-
 /// A pass over the gate and tensors of its shape, with `outputs` outputs.
 fn separate(pass: &str, act: Act, args: &[Arg], outputs: usize) -> Result<MetalStorage> {
     let (gate, n) = (args[0].0, args[0].1.shape().elem_count());
@@ -70,12 +68,12 @@ fn separate(pass: &str, act: Act, args: &[Arg], outputs: usize) -> Result<MetalS
     })
 }
 
-pub fn forward(act: Act, gate: Arg, up: Arg) -> OpResult<MetalStorage> {
+pub fn forward(act: Act, gate: Arg, up: Arg) -> OpResult {
     let out = separate("fwd", act, &[gate, up], 1)?;
     Ok((out, gate.1.shape().clone()))
 }
 
-pub fn inplace(act: Act, gate: ArgMut<MetalStorage>, (up, ul): Arg) -> Result<()> {
+pub fn inplace(act: Act, gate: ArgMut, (up, ul): Arg) -> Result<()> {
     update(gate, |gate, gates| {
         let ups = Operand::contiguous(up, ul)?;
         launch("inplace", act, gate)?

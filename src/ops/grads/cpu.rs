@@ -8,14 +8,14 @@ use crate::cpu::fold::{fold, SumSquares};
 use crate::cpu::parallel::{self, Shared};
 use crate::cpu::simd::{dispatch, Kernel, Simd};
 use crate::cpu::{gather, with_float};
-use crate::op::{Arg, ArgMut};
+use crate::op::on_cpu::{Arg, ArgMut};
 use candle_core::{CpuStorage, Result};
 use std::ops::Range;
 
 /// Elements that are added up in f32. With 4096, NEON's four lanes have lost 3e-6 of a sum.
 const PART: usize = 512;
 
-pub fn sum_squares((x, l): Arg<CpuStorage>) -> Result<f64> {
+pub fn sum_squares((x, l): Arg) -> Result<f64> {
     with_float!(NAME, x, |x: &[T]| {
         let x = gather::contiguous::<T>(x, l);
         let mut sums = vec![0f32; x.len().div_ceil(PART)];
@@ -71,7 +71,7 @@ impl<T: Element> ElementwiseOp<T, 1, 1> for By {
     }
 }
 
-pub fn scale(factor: f32, (x, l): ArgMut<CpuStorage>) -> Result<()> {
+pub fn scale(factor: f32, (x, l): ArgMut) -> Result<()> {
     with_float!(NAME, x, |x: &[T]| {
         gather::update(x, l, |x: &mut [T]| {
             elementwise::map_in_place(x, [], By(factor))
@@ -103,7 +103,7 @@ impl<T: Element> Kernel for Add<'_, T> {
     }
 }
 
-pub fn add((sum, l): ArgMut<CpuStorage>, (x, xl): Arg<CpuStorage>) -> Result<()> {
+pub fn add((sum, l): ArgMut, (x, xl): Arg) -> Result<()> {
     let CpuStorage::F32(sum) = sum else {
         return Err(check::error(NAME, "sums are kept in f32"));
     };

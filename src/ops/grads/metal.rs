@@ -4,9 +4,9 @@ use super::NAME;
 use crate::metal::elementwise::Elementwise;
 use crate::metal::sources::GRADS;
 use crate::metal::{aligned4, alloc, dtype_name, finish, grid, update, Launch, Operand};
-use crate::op::{Arg, ArgMut, OpResult};
+use crate::op::on_metal::{Arg, ArgMut, OpResult};
 use candle_core::backend::BackendStorage;
-use candle_core::{DType, MetalStorage, Result};
+use candle_core::{DType, Result};
 
 /// Elements that a threadgroup adds up: 16 loads of four for each of 256 threads.
 const PART: usize = 16 * 4 * 256;
@@ -19,7 +19,7 @@ struct PartialSumsParams {
     aligned: u32,
 }
 
-pub fn partial_sums((x, l): Arg<MetalStorage>) -> OpResult<MetalStorage> {
+pub fn partial_sums((x, l): Arg) -> OpResult {
     let x = Operand::contiguous(x, l).map(|operand| (x, operand))?;
     let (storage, x) = x;
     let (n, device) = (x.count(), storage.device());
@@ -41,7 +41,7 @@ pub fn partial_sums((x, l): Arg<MetalStorage>) -> OpResult<MetalStorage> {
     Ok((finish(sums, device, parts, DType::F32), parts.into()))
 }
 
-pub fn scale(factor: f32, x: ArgMut<MetalStorage>) -> Result<()> {
+pub fn scale(factor: f32, x: ArgMut) -> Result<()> {
     let dtype = dtype_name(x.0.dtype(), NAME)?;
     let kernel = Elementwise {
         source: &GRADS,
@@ -59,7 +59,7 @@ struct AddParams {
     aligned: u32,
 }
 
-pub fn add(sum: ArgMut<MetalStorage>, (x, xl): Arg<MetalStorage>) -> Result<()> {
+pub fn add(sum: ArgMut, (x, xl): Arg) -> Result<()> {
     let kernel = format!("grads_add_{}", dtype_name(x.dtype(), NAME)?);
     let x = Operand::contiguous(x, xl)?;
     update(sum, |storage, sum| {

@@ -4,9 +4,9 @@ use super::{Extent, GroupNorm, NAME};
 use crate::check;
 use crate::metal::elementwise::dense;
 use crate::metal::{
-    aligned4, alloc, build, dtype_name, finish, grid, sources, update, Launch, Operand,
+    aligned4, alloc, build_like, dtype_name, finish, grid, sources, update, Launch, Operand,
 };
-use crate::op::{ArgMut, Args, OpResult};
+use crate::op::on_metal::{ArgMut, Args, OpResult};
 use crate::ops::affine_norm::AffineBwd;
 use crate::ops::row_norm::metal::with_vectors;
 use candle_core::backend::BackendStorage;
@@ -67,10 +67,10 @@ impl<'a> Groups<'a> {
     }
 }
 
-pub fn forward(norm: GroupNorm, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+pub fn forward(norm: GroupNorm, args: Args) -> OpResult {
     let (x, l) = args[0];
     let groups = Groups::new(norm, x, l)?;
-    let out = build(x, groups.extent.count(), |out| {
+    build_like((x, l), |out| {
         let (xs, vectors) = (
             Operand::contiguous(x, l)?,
             dense(args[1..].iter().copied())?,
@@ -79,15 +79,10 @@ pub fn forward(norm: GroupNorm, args: Args<MetalStorage>) -> OpResult<MetalStora
         let params = groups.params(groups.extent.cols(), &[&xs]);
         let launch = with_vectors(launch, &vectors, &xs).output(out);
         launch.params(&params).run(groups.grid())
-    })?;
-    Ok((out, l.shape().clone()))
+    })
 }
 
-pub fn inplace(
-    norm: GroupNorm,
-    (x, l): ArgMut<MetalStorage>,
-    vectors: Args<MetalStorage>,
-) -> Result<()> {
+pub fn inplace(norm: GroupNorm, (x, l): ArgMut, vectors: Args) -> Result<()> {
     update((x, l), |x, xs| {
         let (groups, vectors) = (Groups::new(norm, x, l)?, dense(vectors.iter().copied())?);
         let launch = groups.launch(&format!("inplace_{}", vectors.len()))?;
@@ -98,7 +93,7 @@ pub fn inplace(
 }
 
 /// `[dx, dweight, dbias]`, of the vectors' gradients the first `vectors`.
-pub fn backward(op: &AffineBwd<GroupNorm>, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+pub fn backward(op: &AffineBwd<GroupNorm>, args: Args) -> OpResult {
     let ((x, xl), (g, gl)) = (args[0], args[1]);
     let groups = Groups::new(op.norm, x, xl)?;
     let (device, dtype, extent) = (x.device(), x.dtype(), groups.extent);

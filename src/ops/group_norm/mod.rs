@@ -9,10 +9,13 @@ pub(crate) mod cpu;
 #[cfg(feature = "metal")]
 mod metal;
 
-use super::affine_norm::{self, affine_bwd, channels, with_args, AffineBwd};
-use super::row_norm::{reference_layer, widened};
+use super::affine_norm::{
+    self, affine_bwd, affine_by_channel, channels, weight_and_bias, AffineBwd, WeightAndBias,
+};
+use super::row_norm::reference_layer;
+use super::widen::widened;
 use crate::check;
-use crate::op::{self, custom_op, kernels, signature, Grads, InplaceOp, Op, Spec};
+use crate::op::{custom_op, kernels, signature, Grads, InplaceOp, Op, Spec};
 use candle_core::{Layout, Result, Tensor};
 
 const NAME: &str = "group_norm";
@@ -45,9 +48,7 @@ pub fn group_norm(
     eps: f32,
 ) -> Result<Tensor> {
     let norm = GroupNorm { num_groups, eps };
-    with_args(x, channels(x), weight, bias, |args| {
-        op::apply(NAME, norm, args)
-    })
+    affine_norm::apply(NAME, norm, x, channels(x), [weight, bias])
 }
 
 /// [`group_norm`] in x's own memory, for inference.
@@ -59,8 +60,7 @@ pub fn group_norm_inplace(
     eps: f32,
 ) -> Result<()> {
     let norm = GroupNorm { num_groups, eps };
-    let run = |args: &[&Tensor]| op::apply_inplace("group_norm_inplace", norm, args[0], &args[1..]);
-    with_args(x, channels(x), weight, bias, run)
+    affine_norm::apply_inplace("group_norm_inplace", norm, x, channels(x), [weight, bias])
 }
 
 impl GroupNorm {
@@ -129,8 +129,8 @@ impl Op for GroupNorm {
         affine_norm::gradients(*self, inputs, g)
     }
     fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
-        let (weight, bias) = (args.get(1).copied(), args.get(2).copied());
-        reference(args[0], self.num_groups, weight, bias, self.eps)
+        let vectors = weight_and_bias(&args[1..]);
+        reference(args[0], self.num_groups, vectors, self.eps)
     }
 }
 
@@ -144,22 +144,13 @@ affine_bwd!(GroupNorm, "group_norm_bwd");
 pub fn reference(
     x: &Tensor,
     num_groups: usize,
-    weight: Option<&Tensor>,
-    bias: Option<&Tensor>,
+    vectors: WeightAndBias,
     eps: f32,
 ) -> Result<Tensor> {
     let wide = widened(x)?;
     let (batch, channels) = (x.dims()[0], x.dims()[1]);
     let cols = x.dims()[2..].iter().product::<usize>() * channels / num_groups;
     let groups = wide.reshape((batch, num_groups, cols))?;
-    let mut y = reference_layer(&groups, None, None, eps)?.reshape(x.shape())?;
-    let mut dims = vec![1; x.rank()];
-    dims[1] = channels;
-    if let Some(weight) = weight {
-        y = y.broadcast_mul(&widened(weight)?.reshape(&dims[..])?)?;
-    }
-    if let Some(bias) = bias {
-        y = y.broadcast_add(&widened(bias)?.reshape(&dims[..])?)?;
-    }
-    y.to_dtype(x.dtype())
+    let y = reference_layer(&groups, [None; 2], eps)?.reshape(x.shape())?;
+    affine_by_channel(y, vectors)?.to_dtype(x.dtype())
 }

@@ -11,14 +11,14 @@ use crate::cpu::row_view::RowView;
 use crate::cpu::simd::{dispatch, Kernel, Simd};
 use crate::cpu::two_pass::{self, TwoPassRow};
 use crate::cpu::with_float;
-use crate::op::Args;
+use crate::op::on_cpu::Args;
 use crate::ops::cross_entropy::cpu::rows_and_cols;
 use crate::ops::softmax::{MaxSum, Plain, ScoreRow};
 use candle_core::{CpuStorage, Result, Shape};
 use std::ops::Range;
 
 /// The divergence, and the numbers that are kept of each row.
-pub fn forward(op: KlDiv, args: Args<CpuStorage>) -> Result<[(CpuStorage, Shape); 2]> {
+pub fn forward(op: KlDiv, args: Args) -> Result<[(CpuStorage, Shape); 2]> {
     let ((q, ql), (p, pl)) = (args[0], args[1]);
     let [rows, cols] = rows_and_cols(ql.dims());
     let (loss, kept) = with_float!(NAME, q, |q: &[T]| {
@@ -171,7 +171,7 @@ impl<const PROBS: bool> Fold<2, 2> for Terms<PROBS> {
 }
 
 /// The gradient of the input, or of the target, from `(input, target, kept, grad_out)`.
-pub fn gradient(op: KlDiv, of_target: bool, args: Args<CpuStorage>) -> Result<CpuStorage> {
+pub fn gradient(op: KlDiv, of_target: bool, args: Args) -> Result<CpuStorage> {
     let ((q, ql), (p, pl), (kept, kl), (g, gl)) = (args[0], args[1], args[2], args[3]);
     let [rows, cols] = rows_and_cols(ql.dims());
     let kept = gather::contiguous(kept.as_slice::<f32>()?, kl);

@@ -6,7 +6,7 @@ use crate::metal::{
     aligned_rows, alloc, build, dtype_name, finish, grid, row_grid, sources, Launch, Operand,
     RowOperand, RowStrides,
 };
-use crate::op::{Arg, Args};
+use crate::op::on_metal::{Arg, Args};
 use crate::ops::cross_entropy::cpu::rows_and_cols;
 use crate::ops::cross_entropy::metal::of_nothing;
 use candle_core::backend::BackendStorage;
@@ -34,11 +34,7 @@ struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    fn new(
-        op: KlDiv,
-        (q, ql): Arg<'a, MetalStorage>,
-        (p, pl): Arg<'a, MetalStorage>,
-    ) -> Result<Self> {
+    fn new(op: KlDiv, (q, ql): Arg<'a>, (p, pl): Arg<'a>) -> Result<Self> {
         let [rows, cols] = rows_and_cols(ql.dims());
         let message = format_args!("got {rows} rows, expected less than 2^32");
         check::ensure(rows < u32::MAX as usize, NAME, message)?;
@@ -69,7 +65,7 @@ fn launch<'a>(op: KlDiv, pass: &str, x: &'a MetalStorage) -> Result<Launch<'a>> 
 }
 
 /// The divergence, and the numbers that are kept of each row.
-pub fn forward(op: KlDiv, args: Args<MetalStorage>) -> Result<[(MetalStorage, Shape); 2]> {
+pub fn forward(op: KlDiv, args: Args) -> Result<[(MetalStorage, Shape); 2]> {
     let (x, layout) = args[0];
     let ([rows, cols], device) = (rows_and_cols(layout.dims()), x.device());
     let shape = loss_shape(op.reduction, layout.dims());
@@ -111,7 +107,7 @@ pub fn forward(op: KlDiv, args: Args<MetalStorage>) -> Result<[(MetalStorage, Sh
 }
 
 /// The gradient of the input, or of the target, from `(input, target, kept, grad_out)`.
-pub fn gradient(op: KlDiv, of_target: bool, args: Args<MetalStorage>) -> Result<MetalStorage> {
+pub fn gradient(op: KlDiv, of_target: bool, args: Args) -> Result<MetalStorage> {
     let (x, layout) = args[0];
     let [rows, cols] = rows_and_cols(layout.dims());
     build(x, rows * cols, |out| {

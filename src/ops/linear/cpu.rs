@@ -3,12 +3,10 @@
 use super::{output_shape, NAME};
 use crate::cpu::matmul::{Matrix, Product, Stored};
 use crate::cpu::{element::Element, gather, with_float};
-use crate::op::OpResult;
+use crate::op::on_cpu::{Arg, OpResult};
 use candle_core::{CpuStorage, Result};
 
-pub type Arg<'a> = crate::op::Arg<'a, CpuStorage>;
-
-pub fn forward((x, xl): Arg, (w, wl): Arg, bias: Option<Arg>, scale: f32) -> OpResult<CpuStorage> {
+pub fn forward((x, xl): Arg, (w, wl): Arg, bias: Option<Arg>, scale: f32) -> OpResult {
     let shape = output_shape(xl, wl.dims()[0]);
     with_float!(NAME, x, |x: &[T]| {
         let (x, w) = (Stored::new(x, xl), Stored::new(w.as_slice::<T>()?, wl));

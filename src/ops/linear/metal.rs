@@ -1,13 +1,12 @@
 //! One product on Metal.
 
 use super::{output_shape, NAME};
-use crate::metal::matmul::{Arg, Matrix, Product};
+use crate::metal::matmul::{Matrix, Product};
 use crate::metal::{finish, Operand};
-use crate::op::OpResult;
+use crate::op::on_metal::{Arg, OpResult};
 use candle_core::backend::BackendStorage;
-use candle_core::MetalStorage;
 
-pub fn forward(x: Arg, w: Arg, bias: Option<Arg>, scale: f32) -> OpResult<MetalStorage> {
+pub fn forward(x: Arg, w: Arg, bias: Option<Arg>, scale: f32) -> OpResult {
     let (device, dtype) = (x.0.device(), x.0.dtype());
     let (xs, ws) = (Matrix::new(NAME, x)?, Matrix::new(NAME, w)?);
     let bias = bias.map(|(b, l)| Operand::contiguous(b, l)).transpose()?;

@@ -1,6 +1,6 @@
 //! Chunks of rows on the CPU.
 
-use super::{Settings, NAME};
+use super::{Outputs, Settings, NAME};
 use crate::check;
 use crate::cpu::alloc;
 use crate::cpu::element::Element;
@@ -11,21 +11,15 @@ use crate::cpu::parallel;
 use crate::cpu::row_view::RowView;
 use crate::cpu::simd::Simd;
 use crate::cpu::{gather, with_float};
-use crate::op::{Arg, Args};
+use crate::op::on_cpu::{Arg, Args};
 use crate::ops::cross_entropy::cpu::{RowGradients, RowLosses, Terms};
 use crate::ops::targets;
 use candle_core::{CpuStorage, DType, Result, Storage};
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// The loss of `(x, w, target[, weight])`, and the gradients of x and w that are wanted: in f32 for a gradient of 1 of the
-/// reduced loss, or in x's dtype for these of the rows' losses.
-pub fn run(
-    op: &Settings,
-    args: Args<CpuStorage>,
-    grad: Option<Arg<CpuStorage>>,
-    wanted: [bool; 2],
-) -> Result<(CpuStorage, [CpuStorage; 2])> {
+/// Of `(x, w, target[, weight])` and, if they are given, the gradients of the rows' losses.
+pub fn run(op: &Settings, args: Args, grad: Option<Arg>, wanted: [bool; 2]) -> Outputs<CpuStorage> {
     let ((x, xl), (w, wl)) = (args[0], args[1]);
     let (classes, ignored) = (wl.dims()[0], op.loss.ignore_index);
     let targets = targets::read(NAME, "target", args[2], classes, ignored)?;
@@ -54,7 +48,7 @@ pub fn run(
     })
 }
 
-fn widened<T: Element>((storage, layout): Arg<CpuStorage>) -> Result<Vec<f32>> {
+fn widened<T: Element>((storage, layout): Arg) -> Result<Vec<f32>> {
     let values = gather::contiguous(storage.as_slice::<T>()?, layout);
     Ok(values.iter().map(|v| v.widen()).collect())
 }

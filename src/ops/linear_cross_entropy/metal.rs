@@ -1,10 +1,10 @@
 //! Chunks of rows on Metal: the logits of a chunk are a buffer of floats, which its gradient overwrites.
 
-use super::{Settings, NAME};
+use super::{Outputs, Settings, NAME};
 use crate::layout::MatrixLayout;
 use crate::metal::matmul::{gemm, Matrix, Product};
 use crate::metal::{alloc, finish, grid, sources, Launch, Operand, RowStrides};
-use crate::op::{Arg, Args};
+use crate::op::on_metal::{Arg, Args};
 use crate::ops::cross_entropy::metal::{of_nothing, Gradients, Rows};
 use crate::ops::cross_entropy::{LossReduction, FACTORS};
 use candle_core::backend::{BackendDevice, BackendStorage};
@@ -13,14 +13,13 @@ use candle_metal_kernels::metal::Buffer;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The loss of `(x, w, target[, weight])`, and the gradients of x and w that are wanted: in f32 for a gradient of 1 of the
-/// reduced loss, or in x's dtype for these of the rows' losses.
+/// Of `(x, w, target[, weight])` and, if they are given, the gradients of the rows' losses.
 pub fn run(
     op: &Settings,
-    args: Args<MetalStorage>,
-    grad: Option<Arg<MetalStorage>>,
+    args: Args,
+    grad: Option<Arg>,
     wanted: [bool; 2],
-) -> Result<(MetalStorage, [MetalStorage; 2])> {
+) -> Outputs<MetalStorage> {
     let ((x, xl), (w, wl)) = (args[0], args[1]);
     let (device, dtype) = (x.device(), x.dtype());
     let (x, xs) = matrix(x, xl)?;
@@ -110,7 +109,7 @@ fn matrix(x: &MetalStorage, layout: &Layout) -> Result<(MetalStorage, (MatrixLay
 }
 
 /// The elements in their places, from the first on.
-fn contiguous((x, layout): Arg<MetalStorage>) -> Result<MetalStorage> {
+fn contiguous((x, layout): Arg) -> Result<MetalStorage> {
     if layout.is_contiguous() && layout.start_offset() == 0 {
         return Ok(x.clone());
     }
@@ -122,7 +121,7 @@ fn contiguous((x, layout): Arg<MetalStorage>) -> Result<MetalStorage> {
 }
 
 /// The same in f32.
-fn floats((x, layout): Arg<MetalStorage>) -> Result<MetalStorage> {
+fn floats((x, layout): Arg) -> Result<MetalStorage> {
     match x.dtype() {
         // Candle has no cast to the same dtype.
         DType::F32 => contiguous((x, layout)),

@@ -35,7 +35,7 @@ use super::cross_entropy::{
     LossReduction,
 };
 use super::linear;
-use super::row_norm::widened;
+use super::widen::widened;
 use crate::check;
 use crate::op::{self, custom_op, kernels, signature, Grads, MultiOp, Op, Spec};
 use backward::Made;
@@ -199,6 +199,10 @@ impl Op for LinearCrossEntropy {
         composed(&(&self.config).into(), &[args, &self.held()].concat())
     }
 }
+
+/// What the kernels return: the loss, and the gradients of x and w that are wanted. These are in f32 for a gradient of 1 of the
+/// reduced loss, or in x's dtype for given gradients of the rows' losses.
+type Outputs<S> = Result<(S, [S; 2])>;
 
 /// All but the tensors.
 #[derive(Clone, Copy)]

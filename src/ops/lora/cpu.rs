@@ -4,14 +4,14 @@ use super::{AdapterDropout, Lora, NAME};
 use crate::cpu::element::Element;
 use crate::cpu::matmul::{Low, Matrix, Product, Stored};
 use crate::cpu::{gather, with_float};
-use crate::op::OpResult;
+use crate::op::on_cpu::{Arg, OpResult};
 use crate::ops::dropout;
-use crate::ops::linear::cpu::{vector, Arg};
+use crate::ops::linear::cpu::vector;
 use crate::ops::linear::output_shape;
 use candle_core::{CpuStorage, Layout, Result};
 
 /// `args` are x, A and B; `held` are the op's weight and, if it has one, its bias.
-pub fn forward(op: &Lora, args: &[Arg], held: &[Arg]) -> OpResult<CpuStorage> {
+pub fn forward(op: &Lora, args: &[Arg], held: &[Arg]) -> OpResult {
     let ((x, xl), (a, al), (b, bl)) = (args[0], args[1], args[2]);
     let ((w, wl), bias) = (held[0], held.get(1).copied());
     let shape = output_shape(xl, wl.dims()[0]);
@@ -58,7 +58,7 @@ fn dropped(
     Ok((dropped, Layout::contiguous(shape)))
 }
 
-pub fn up_add(scale: f32, args: &[Arg]) -> OpResult<CpuStorage> {
+pub fn up_add(scale: f32, args: &[Arg]) -> OpResult {
     let ((base, base_l), (u, ul), (b, bl)) = (args[0], args[1], args[2]);
     with_float!(NAME, base, |base: &[T]| {
         let (u, b) = (

@@ -1,16 +1,16 @@
 //! Launches of kernels/linear.metal: x·Aᵀ, then the base with the rest. At most three dispatches.
 
 use super::{Lora, NAME};
-use crate::metal::matmul::{Arg, Matrix, Product};
+use crate::metal::matmul::{Matrix, Product};
 use crate::metal::{alloc, finish, Operand};
-use crate::op::OpResult;
+use crate::op::on_metal::{Arg, OpResult};
 use crate::ops::linear::output_shape;
 use crate::philox::Mask;
 use candle_core::backend::BackendStorage;
-use candle_core::{DType, MetalStorage};
+use candle_core::DType;
 
 /// `args` are x, A and B; `held` are the op's weight and, if it has one, its bias.
-pub fn forward(op: &Lora, args: &[Arg], held: &[Arg]) -> OpResult<MetalStorage> {
+pub fn forward(op: &Lora, args: &[Arg], held: &[Arg]) -> OpResult {
     let (x, a, b) = (args[0], args[1], args[2]);
     let (w, bias) = (held[0], held.get(1).copied());
     let (device, dtype) = (x.0.device(), x.0.dtype());
@@ -56,7 +56,7 @@ pub fn forward(op: &Lora, args: &[Arg], held: &[Arg]) -> OpResult<MetalStorage> 
     Ok((finish(out, device, count, dtype), shape))
 }
 
-pub fn up_add(scale: f32, args: &[Arg]) -> OpResult<MetalStorage> {
+pub fn up_add(scale: f32, args: &[Arg]) -> OpResult {
     let (base, u, b) = (args[0], args[1], args[2]);
     let (device, dtype) = (base.0.device(), base.0.dtype());
     let (u, b) = (Matrix::new(NAME, u)?, Matrix::new(NAME, b)?);

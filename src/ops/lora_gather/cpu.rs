@@ -4,7 +4,8 @@ use super::{Routes, NAME};
 use crate::cpu::element::Element;
 use crate::cpu::matmul::{Matrix, Product, Stored};
 use crate::cpu::with_float;
-use crate::ops::linear::cpu::{self as linear, Arg};
+use crate::op::on_cpu::Arg;
+use crate::ops::linear::cpu as linear;
 use candle_core::{CpuStorage, DType, Layout, Result, WithDType};
 
 /// All terms of a row are added up in f32, and rounded once.

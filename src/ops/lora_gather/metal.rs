@@ -2,8 +2,9 @@
 
 use super::{Routes, NAME};
 use crate::check;
-use crate::metal::matmul::{Arg, Matrix, Product};
+use crate::metal::matmul::{Matrix, Product};
 use crate::metal::{alloc, dtype_name, finish, grid, sources, upload, Launch, Operand};
+use crate::op::on_metal::Arg;
 use candle_core::backend::BackendStorage;
 use candle_core::{DType, MetalStorage, Result};
 use candle_metal_kernels::metal::Buffer;

@@ -5,11 +5,10 @@ use crate::act::Act;
 use crate::cpu::matmul::{batch, Matrix, Product};
 use crate::cpu::{element::Element, with_float};
 use crate::layout::BatchLayout;
-use crate::op::OpResult;
-use crate::ops::linear::cpu::{vector, Arg};
-use candle_core::CpuStorage;
+use crate::op::on_cpu::{Arg, OpResult};
+use crate::ops::linear::cpu::vector;
 
-pub fn forward(act: Act, (x, xl): Arg, (y, yl): Arg, bias: Option<Arg>) -> OpResult<CpuStorage> {
+pub fn forward(act: Act, (x, xl): Arg, (y, yl): Arg, bias: Option<Arg>) -> OpResult {
     let shape = output_shape(NAME, xl, yl, bias.map(|(_, l)| l))?;
     let batch_layout = BatchLayout::new(&shape.dims()[..shape.rank() - 2], xl, yl);
     with_float!(NAME, x, |x: &[T]| {

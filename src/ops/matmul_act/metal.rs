@@ -3,15 +3,15 @@
 use super::{output_shape, NAME};
 use crate::act::Act;
 use crate::layout::{BatchDim, BatchLayout};
-use crate::metal::matmul::{act_tiles, candle_gemm, Arg, Matrix, Product, BATCH_DIMS};
+use crate::metal::matmul::{act_tiles, candle_gemm, Matrix, Product, BATCH_DIMS};
 use crate::metal::{alloc, finish, Operand};
-use crate::op::OpResult;
+use crate::op::on_metal::{Arg, OpResult};
 use candle_core::backend::BackendStorage;
-use candle_core::{Layout, MetalDevice, MetalStorage, Result, Shape};
+use candle_core::{Layout, MetalDevice, Result, Shape};
 use candle_metal_kernels::metal::Buffer;
 use std::sync::Arc;
 
-pub fn forward(act: Act, x: Arg, y: Arg, bias: Option<Arg>) -> OpResult<MetalStorage> {
+pub fn forward(act: Act, x: Arg, y: Arg, bias: Option<Arg>) -> OpResult {
     let shape = output_shape(NAME, x.1, y.1, bias.map(|(_, l)| l))?;
     let (device, dtype, count) = (x.0.device(), x.0.dtype(), shape.elem_count());
     let out = match count {

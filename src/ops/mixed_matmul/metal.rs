@@ -1,8 +1,9 @@
 //! Launches of kernels/mixed_matmul.metal.
 
 use super::{Activations, Quantized, NAME};
-use crate::metal::matmul::{Arg, Matrix};
+use crate::metal::matmul::Matrix;
 use crate::metal::{alloc, dtype_name, finish, grid, sources, Launch};
+use crate::op::on_metal::Arg;
 use crate::ops::packed::metal::{PackedProduct, ProductParams, MAX_GEMV_ROWS, TILE};
 use crate::ops::packed::{Call, WeightArgs};
 use crate::ops::quantize::metal::fake_quantize;

@@ -3,8 +3,8 @@
 use super::Call;
 use crate::check;
 use crate::layout::MatrixLayout;
-use crate::metal::matmul::Arg;
 use crate::metal::Operand;
+use crate::op::on_metal::Arg;
 use crate::quant::Scheme;
 use candle_core::{MetalStorage, Result};
 

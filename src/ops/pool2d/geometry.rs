@@ -19,25 +19,19 @@ pub struct Geometry {
     pub channels: usize,
     pub input: [usize; 2],
     pub output: [usize; 2],
-    pub kernel: [usize; 2],
-    pub stride: [usize; 2],
-    pub padding: [usize; 2],
+    pub windows: Pool2dParams,
 }
 
 impl Geometry {
     /// Of the dims of x. Errors name the function `name`.
-    pub fn new(name: &str, x: &[usize], params: Pool2dParams) -> Result<Self> {
-        let &[batch, channels, height, width] = x else {
-            let message =
-                format!("got x of shape {x:?}, expected [batch, channels, height, width]");
-            return Err(check::error(name, message));
-        };
+    pub fn new(name: &str, x: &[usize], windows: Pool2dParams) -> Result<Self> {
+        let [batch, channels, height, width] = check::image(name, x)?;
         let Pool2dParams {
             kernel,
             stride,
             padding,
             ..
-        } = params;
+        } = windows;
         let input = [height, width];
         check::ensure(
             !kernel.contains(&0) && !stride.contains(&0),
@@ -67,14 +61,10 @@ impl Geometry {
             channels,
             input,
             output: [0, 1].map(|i| (input[i] + 2 * padding[i] - kernel[i]) / stride[i] + 1),
-            kernel,
-            stride,
-            padding,
+            windows,
         };
         check::fits_in_memory(name, "the result", &geometry.y_dims())?;
-        let pixels = kernel[0]
-            .min(height)
-            .checked_mul(geometry.padded_width().max(width + padding[1]));
+        let pixels = kernel[0].min(height).checked_mul(geometry.pitch());
         check::ensure(
             pixels.is_some_and(|pixels| pixels < u32::MAX as usize),
             name,
@@ -104,20 +94,26 @@ impl Geometry {
 
     /// The columns from the first window's first to the last window's last, padding included.
     pub fn padded_width(&self) -> usize {
-        (self.output[1] - 1) * self.stride[1] + self.kernel[1]
+        (self.output[1] - 1) * self.windows.stride[1] + self.windows.kernel[1]
+    }
+
+    /// The columns of all windows and those of x.
+    pub fn pitch(&self) -> usize {
+        self.padded_width()
+            .max(self.windows.padding[1] + self.input[1])
     }
 
     /// The rows (`dim` 0) or columns of x that the windows of output `o` cover: one at least.
     pub fn window(&self, dim: usize, o: usize) -> Range<usize> {
-        let (start, padding) = (o * self.stride[dim], self.padding[dim]);
-        let end = start + self.kernel[dim] - padding;
+        let (start, padding) = (o * self.windows.stride[dim], self.windows.padding[dim]);
+        let end = start + self.windows.kernel[dim] - padding;
         start.saturating_sub(padding)..end.min(self.input[dim])
     }
 
     /// The outputs whose windows cover any of the rows (`dim` 0) or columns `first` to `last` of x.
     pub fn windows_over(&self, dim: usize, first: usize, last: usize) -> Range<usize> {
-        let (padding, stride) = (self.padding[dim], self.stride[dim]);
-        let begin = (first + padding + 1).saturating_sub(self.kernel[dim]);
+        let (padding, stride) = (self.windows.padding[dim], self.windows.stride[dim]);
+        let begin = (first + padding + 1).saturating_sub(self.windows.kernel[dim]);
         let begin = begin.div_ceil(stride);
         let end = ((last + padding) / stride + 1).min(self.output[dim]);
         begin.min(end)..end

@@ -106,16 +106,15 @@ impl Op for Pool2d {
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
         Geometry::new(name, args[0].dims(), self.params).map(drop)
     }
-    kernels!(self, args => device::forward(self, &self.geometry(args[0].1.shape())?, args[0]));
+    kernels!(self, args => device::forward(self.kind, &self.geometry(args[0].1.shape())?, args[0]));
     fn bwd(&self, inputs: &[&Tensor], y: &Tensor, g: &Tensor) -> Grads {
         let x = inputs[0];
         let dx = match self.kind {
             _ if x.elem_count() == 0 => x.zeros_like()?,
             Kind::Max => op::apply("max_pool2d_bwd", MaxBwd(self.params), &[x, y, g])?,
             Kind::Avg => {
-                let x = x.shape().clone();
-                let params = self.params;
-                op::apply("avg_pool2d_bwd", AvgBwd { x, params }, &[g])?
+                let geometry = self.geometry(x.shape())?;
+                op::apply("avg_pool2d_bwd", AvgBwd(geometry), &[g])?
             }
         };
         Ok(vec![Some(dx)])
@@ -144,21 +143,14 @@ impl Op for MaxBwd {
 }
 
 /// `g → dx` of means.
-#[derive(Clone, Debug)]
-struct AvgBwd {
-    x: Shape,
-    params: Pool2dParams,
-}
+#[derive(Clone, Copy, Debug)]
+struct AvgBwd(Geometry);
 
 impl Op for AvgBwd {
     signature!("avg_pool2d_bwd"(grad_out));
 
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
-        let y = Geometry::new(name, self.x.dims(), self.params)?.y_shape();
-        check::has_shape(name, "grad_out", args[0].layout, y.dims())
+        check::has_shape(name, "grad_out", args[0].layout, self.0.y_shape().dims())
     }
-    kernels!(self, args => {
-        let geometry = Geometry::new(NAME, self.x.dims(), self.params)?;
-        device::avg_backward(&geometry, self.params.count_include_pad, args[0])
-    });
+    kernels!(self, args => device::avg_backward(&self.0, args[0]));
 }

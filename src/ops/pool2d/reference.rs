@@ -3,7 +3,7 @@
 
 use super::geometry::Geometry;
 use super::{Kind, Pool2dParams, NAME};
-use crate::ops::row_norm::widened;
+use crate::ops::widen::widened;
 use candle_core::{DType, Device, Result, Tensor, D};
 
 /// Stock's pooling where it has these params and no gradient is needed; else the reference.
@@ -44,7 +44,7 @@ pub fn reference_max(x: &Tensor, params: Pool2dParams) -> Result<Tensor> {
 /// What [`avg_pool2d`](super::avg_pool2d) equals.
 pub fn reference_avg(x: &Tensor, params: Pool2dParams) -> Result<Tensor> {
     let g = Geometry::new(NAME, x.dims(), params)?;
-    let (wide, [above, left]) = (widened(x)?, g.padding);
+    let (wide, [above, left]) = (widened(x)?, g.windows.padding);
     let padded = wide.pad_with_zeros(2, above, above)?;
     let padded = padded.pad_with_zeros(3, left, left)?.contiguous()?;
     let mut sum: Option<Tensor> = None;
@@ -60,7 +60,7 @@ pub fn reference_avg(x: &Tensor, params: Pool2dParams) -> Result<Tensor> {
         return wide.zeros_like();
     };
     let count = |dim: usize, o: usize| match params.count_include_pad {
-        true => g.kernel[dim],
+        true => g.windows.kernel[dim],
         false => g.window(dim, o).len(),
     };
     let [height, width] = g.output;
@@ -75,20 +75,20 @@ pub fn reference_avg(x: &Tensor, params: Pool2dParams) -> Result<Tensor> {
 
 /// The places of a window in row-major order.
 fn taps(g: &Geometry) -> impl Iterator<Item = [usize; 2]> {
-    let [height, width] = g.kernel;
+    let [height, width] = g.windows.kernel;
     (0..height * width).map(move |tap| [tap / width, tap % width])
 }
 
 /// The rows (`dim` 0) or columns of the padded x that a place of the windows lies in, in order.
 fn padded_places(g: &Geometry, dim: usize, tap: usize, device: &Device) -> Result<Tensor> {
-    let place = |o: usize| (o * g.stride[dim] + tap) as i64;
+    let place = |o: usize| (o * g.windows.stride[dim] + tap) as i64;
     Tensor::new((0..g.output[dim]).map(place).collect::<Vec<_>>(), device)
 }
 
 /// The same of x, or the nearest.
 fn places(g: &Geometry, dim: usize, tap: usize, device: &Device) -> Result<Tensor> {
     let place = |o: usize| {
-        let place = (o * g.stride[dim] + tap).saturating_sub(g.padding[dim]);
+        let place = (o * g.windows.stride[dim] + tap).saturating_sub(g.windows.padding[dim]);
         place.min(g.input[dim] - 1) as i64
     };
     Tensor::new((0..g.output[dim]).map(place).collect::<Vec<_>>(), device)

@@ -4,10 +4,10 @@ use super::{NormRope, NormRopeBwd, NAME};
 use crate::check;
 use crate::metal::elementwise::dense;
 use crate::metal::{aligned4, alloc, dtype_name, finish, grid, sources, Launch, Operand};
-use crate::op::Args;
+use crate::op::on_metal::Args;
 use crate::ops::rope::geometry::Heads;
-use crate::ops::rope::metal::{narrow, HeadOperand, HeadStrides, MetalArg, Rotary, RotaryParams};
-use crate::ops::rope::Rotation;
+use crate::ops::rope::metal::{narrow, HeadOperand, HeadStrides, Rotary, RotaryParams};
+use crate::ops::rope::{Rotation, TableArgs};
 use candle_core::backend::BackendStorage;
 use candle_core::{DType, MetalStorage, Result, Tensor};
 
@@ -66,14 +66,14 @@ impl<'a> Operands<'a> {
     fn new(
         op: &NormRope,
         rotation: &Rotation,
-        args: Args<'a, MetalStorage>,
-        ids: Option<MetalArg<'a>>,
+        args: Args<'a>,
+        tables: TableArgs<'a, MetalStorage>,
     ) -> Result<Self> {
         let all = [0, 1].into_iter().chain(6..args.len());
         let heads = all.map(|i| HeadOperand::new(rotation, args[i]));
         let heads = heads.collect::<Result<Vec<_>>>()?;
         let weights = dense([args[2], args[3]])?;
-        let rotary = Rotary::new(rotation, [args[4], args[5]], ids, heads[0].heads)?;
+        let rotary = Rotary::new(rotation, tables, heads[0].heads)?;
         let (dim, pairs) = (rotary.params.dim as usize, rotary.params.pairs as usize);
         let message = format_args!("got heads of {dim} elements, expected up to {MAX_DIM}");
         check::ensure(fits(dim, pairs), NAME, message)?;
@@ -147,8 +147,8 @@ impl<'a> Operands<'a> {
 
 pub fn forward(
     op: &NormRope,
-    args: Args<MetalStorage>,
-    ids: Option<MetalArg>,
+    args: Args,
+    tables: TableArgs<MetalStorage>,
 ) -> Result<[MetalStorage; 2]> {
     let (x, dtype) = (args[0].0, args[0].0.dtype());
     let device = x.device();
@@ -157,7 +157,7 @@ pub fn forward(
         alloc(device, counts[0], dtype)?,
         alloc(device, counts[1], dtype)?,
     ];
-    let operands = Operands::new(op, &op.rotation, args, ids)?;
+    let operands = Operands::new(op, &op.rotation, args, tables)?;
     if counts != [0, 0] {
         let lanes = operands.params.lanes as usize;
         operands
@@ -177,13 +177,13 @@ pub fn forward(
 /// dq, dk and, if they are wanted, the gradients of the weights.
 pub fn backward(
     op: &NormRopeBwd,
-    args: Args<MetalStorage>,
-    ids: Option<MetalArg>,
+    args: Args,
+    tables: TableArgs<MetalStorage>,
 ) -> Result<Vec<MetalStorage>> {
     let (x, dtype) = (args[0].0, args[0].0.dtype());
     let device = x.device();
     let back = op.forward.rotation.back();
-    let mut operands = Operands::new(&op.forward, &back, args, ids)?;
+    let mut operands = Operands::new(&op.forward, &back, args, tables)?;
     operands.params.weights = op.weights.into();
     let (params, dim) = (operands.params, operands.heads[0].heads.dim);
     let counts: Vec<usize> = (0..op.outputs())

@@ -17,7 +17,8 @@ mod one;
 pub use one::HeadNormRope;
 
 use super::rope::{check_pair, table_gradients, Rope, Rotation};
-use super::row_norm::{reference_rms, widened};
+use super::row_norm::reference_rms;
+use super::widen::widened;
 use crate::check;
 use crate::op::{self, kernels, Grads, MultiOp, Spec};
 use candle_core::{Error, Result, Tensor};
@@ -160,8 +161,8 @@ impl MultiOp for NormRope {
             "last dim",
         )
     }
-    kernels!(many: self, args => self.rotation.rope.with_ids(NAME, |ids| {
-        let [q, k] = device::forward(self, args, ids)?;
+    kernels!(many: self, args => self.rotation.rope.with_tables(NAME, [args[4], args[5]], |tables| {
+        let [q, k] = device::forward(self, args, tables)?;
         Ok(vec![(q, args[0].1.shape().clone()), (k, args[1].1.shape().clone())])
     }));
     fn bwd(&self, inputs: &[Tensor], _: &[Tensor], grads: &[Option<Tensor>]) -> Grads {
@@ -232,8 +233,8 @@ impl MultiOp for NormRopeBwd {
         check::same_shape(name, args[0], "grad_q", args[6])?;
         check::same_shape(name, args[1], "grad_k", args[7])
     }
-    kernels!(many: self, args => self.forward.rotation.rope.with_ids(NAME, |ids| {
-        let outputs = device::backward(self, args, ids)?;
+    kernels!(many: self, args => self.forward.rotation.rope.with_tables(NAME, [args[4], args[5]], |tables| {
+        let outputs = device::backward(self, args, tables)?;
         let shapes = args.iter().map(|(_, l)| l.shape().clone());
         Ok(outputs.into_iter().zip(shapes).take(self.outputs()).collect())
     }));

@@ -84,9 +84,9 @@ impl Op for HeadNormRope {
         dims[self.heads_dim(x.1.dims())?] = 0;
         let none = Layout::contiguous(dims);
         let [y, _] = op::with_storages(NAME, &[&self.cos, &self.sin], |tables| {
-            self.norm.rope.with_ids(NAME, |ids| {
-                let all = [x, (x.0, &none), args[1], args[1], tables[0], tables[1]];
-                device::forward(&self.op(), &all, ids)
+            self.norm.rope.with_tables(NAME, [tables[0], tables[1]], |tables| {
+                let heads_and_weights = [x, (x.0, &none), args[1], args[1]];
+                device::forward(&self.op(), &heads_and_weights, tables)
             })
         })?;
         Ok((y, x.1.shape().clone()))

@@ -4,10 +4,11 @@ use super::{Over, Reduce, ReduceDims, Reduction, NAME};
 use crate::check;
 use crate::metal::elementwise::dense;
 use crate::metal::{
-    aligned_rows, alloc, build, dtype_name, finish, grid, row_grid, sources, Launch, Operand,
+    aligned_rows, alloc, build_like, dtype_name, finish, grid, row_grid, sources, Launch, Operand,
     RowOperand, RowStrides, SIMD_COLS,
 };
-use crate::op::{Arg, Args, OpResult};
+use crate::op::on_cpu;
+use crate::op::on_metal::{Arg, Args, OpResult};
 use candle_core::backend::{BackendDevice, BackendStorage};
 use candle_core::{CpuStorage, DType, Layout, MetalDevice, MetalStorage, Result};
 use candle_metal_kernels::metal::Buffer;
@@ -44,7 +45,7 @@ struct MaxBwdParams {
     reserved: u32,
 }
 
-pub fn forward(op: Reduce, (x, l): Arg<MetalStorage>) -> OpResult<MetalStorage> {
+pub fn forward(op: Reduce, (x, l): Arg) -> OpResult {
     let (rows, cols) = op.over.split(l.shape());
     if rows * cols == 0 {
         return empty(op, (x, l));
@@ -64,7 +65,7 @@ pub fn forward(op: Reduce, (x, l): Arg<MetalStorage>) -> OpResult<MetalStorage> 
 }
 
 /// One run of neighbouring dims after the other, the last one first, with results in f32 between two of them.
-pub fn over_dims(op: &ReduceDims, (x, l): Arg<MetalStorage>) -> OpResult<MetalStorage> {
+pub fn over_dims(op: &ReduceDims, (x, l): Arg) -> OpResult {
     if l.shape().elem_count() == 0 {
         return on_cpu(x, |nothing| {
             super::cpu::over_dims(op, (nothing, &Layout::contiguous(l.shape())))
@@ -257,26 +258,23 @@ impl<'a> Launches<'a> {
 }
 
 /// Sums of nothing, which are constants.
-fn empty(op: Reduce, (x, l): Arg<MetalStorage>) -> OpResult<MetalStorage> {
+fn empty(op: Reduce, (x, l): Arg) -> OpResult {
     on_cpu(x, |nothing| {
         super::cpu::forward(op, (nothing, &Layout::contiguous(l.shape())))
     })
 }
 
 /// What a CPU makes of a tensor without elements, on x's device.
-fn on_cpu(
-    x: &MetalStorage,
-    reduce: impl Fn(&CpuStorage) -> OpResult<CpuStorage>,
-) -> OpResult<MetalStorage> {
+fn on_cpu(x: &MetalStorage, reduce: impl Fn(&CpuStorage) -> on_cpu::OpResult) -> OpResult {
     let nothing = CpuStorage::F32(Vec::new()).to_dtype(&Layout::contiguous(0), x.dtype())?;
     let (sums, shape) = reduce(&nothing)?;
     Ok((x.device().storage_from_cpu_storage(&sums)?, shape))
 }
 
-pub fn max_backward(over: Over, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+pub fn max_backward(over: Over, args: Args) -> OpResult {
     let (x, xl) = args[0];
     let (rows, cols) = over.split(xl.shape());
-    let out = build(x, rows * cols, |out| {
+    build_like((x, xl), |out| {
         let operands = dense(args.iter().copied())?;
         let kernel = format!("{NAME}_bwd_max_{}", dtype_name(x.dtype(), NAME)?);
         let launch = Launch::new(x.device(), &sources::REDUCE, &kernel)?;
@@ -290,8 +288,7 @@ pub fn max_backward(over: Over, args: Args<MetalStorage>) -> OpResult<MetalStora
                 reserved: 0,
             })
             .run(grid::elementwise_rows(rows, cols, 4))
-    })?;
-    Ok((out, xl.shape().clone()))
+    })
 }
 
 #[cfg(test)]

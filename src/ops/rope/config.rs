@@ -4,6 +4,13 @@ use crate::check;
 use crate::op::{self, Arg, KernelStorage};
 use candle_core::{Result, Tensor};
 
+/// What kernels read beside the heads that they rotate.
+pub(crate) struct TableArgs<'a, S> {
+    pub cos_sin: [Arg<'a, S>; 2],
+    /// The table rows of the positions, where these do not follow each other.
+    pub ids: Option<Arg<'a, S>>,
+}
+
 /// How [`rope`](super::rope) rotates; also the op as a CustomOp of x, cos and sin, in place too.
 ///
 /// ```
@@ -118,15 +125,19 @@ impl Rope {
         }
     }
 
-    /// Calls `f` with the storage of the row numbers, if there are any.
-    pub(crate) fn with_ids<S: KernelStorage, R>(
+    /// Calls `f` with cos, sin and the storage of the row numbers, if there are any.
+    pub(crate) fn with_tables<S: KernelStorage, R>(
         &self,
         name: &'static str,
-        f: impl FnOnce(Option<Arg<'_, S>>) -> Result<R>,
+        cos_sin: [Arg<'_, S>; 2],
+        f: impl FnOnce(TableArgs<'_, S>) -> Result<R>,
     ) -> Result<R> {
         match self.ids() {
-            None => f(None),
-            Some(ids) => op::with_storages(name, &[ids], |held| f(held.first().copied())),
+            None => f(TableArgs { cos_sin, ids: None }),
+            Some(ids) => op::with_storages(name, &[ids], |held| {
+                let ids = held.first().copied();
+                f(TableArgs { cos_sin, ids })
+            }),
         }
     }
 

@@ -18,6 +18,7 @@ pub(crate) mod metal;
 mod qk;
 mod reference;
 
+pub(crate) use config::TableArgs;
 pub use config::{Rope, RopeLayout, RopePairs, RopePositions, RopeSections};
 pub(crate) use qk::check_pair;
 pub use qk::rope_qk;
@@ -120,8 +121,8 @@ impl Op for Rotation {
     fn check(&self, name: &'static str, args: &[Spec<'_>]) -> Result<()> {
         self.rope.check_args(name, "x", [args[0], args[1], args[2]])
     }
-    kernels!(self, args => self.rope.with_ids(self.name, |ids| {
-        let out = device::forward(self, args[0], [args[1], args[2]], ids)?;
+    kernels!(self, args => self.rope.with_tables(self.name, [args[1], args[2]], |tables| {
+        let out = device::forward(self, args[0], tables)?;
         Ok((out, args[0].1.shape().clone()))
     }));
     fn bwd(&self, inputs: &[&Tensor], _: &Tensor, g: &Tensor) -> Grads {
@@ -141,8 +142,8 @@ impl Op for Rotation {
 }
 
 impl InplaceOp for Rotation {
-    kernels!(in place: self, x, rest => self.rope.with_ids(self.name, |ids| {
-        device::inplace(self, x, [rest[0], rest[1]], ids)
+    kernels!(in place: self, x, rest => self.rope.with_tables(self.name, [rest[0], rest[1]], |tables| {
+        device::inplace(self, x, tables)
     }));
 }
 

@@ -81,8 +81,8 @@ impl MultiOp for RotatePair {
         rope.check_args(name, "q", [args[0], args[2], args[3]])?;
         check_pair(name, rope, args[0], args[1])
     }
-    kernels!(many: self, args => self.0.rope.with_ids(self.0.name, |ids| {
-        let [q, k] = device::forward_pair(&self.0, [args[0], args[1]], [args[2], args[3]], ids)?;
+    kernels!(many: self, args => self.0.rope.with_tables(self.0.name, [args[2], args[3]], |tables| {
+        let [q, k] = device::forward_pair(&self.0, [args[0], args[1]], tables)?;
         Ok(vec![(q, args[0].1.shape().clone()), (k, args[1].1.shape().clone())])
     }));
     fn bwd(&self, inputs: &[Tensor], _: &[Tensor], grads: &[Option<Tensor>]) -> Grads {

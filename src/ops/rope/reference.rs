@@ -2,8 +2,8 @@
 
 use super::geometry::TableDims;
 use super::{Rope, RopeLayout, RopePairs, RopePositions};
-use crate::ops::row_norm::widened;
 use crate::ops::targets;
+use crate::ops::widen::widened;
 use candle_core::{Result, Tensor, D};
 
 /// The composition of stock ops that [`rope`](super::rope) replaces.

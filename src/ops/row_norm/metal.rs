@@ -5,10 +5,10 @@ use crate::check;
 use crate::metal::elementwise::dense;
 use crate::metal::grid::Grid;
 use crate::metal::{
-    aligned4, aligned_rows, alloc, build, dtype_name, finish, grid, row_grid, sources, update,
-    Launch, Operand, RowOperand, RowStrides,
+    aligned4, aligned_rows, alloc, build, build_like, dtype_name, finish, grid, row_grid, sources,
+    update, Launch, Operand, RowOperand, RowStrides,
 };
-use crate::op::{ArgMut, Args, OpResult};
+use crate::op::on_metal::{ArgMut, Args, OpResult};
 use crate::ops::affine_norm::AffineBwd;
 use candle_core::backend::BackendStorage;
 use candle_core::{DType, Layout, MetalStorage, Result};
@@ -106,24 +106,19 @@ pub fn with_vectors<'a>(
     launch.input_or(vectors.get(1), x)
 }
 
-pub fn forward(norm: RowNorm, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+pub fn forward(norm: RowNorm, args: Args) -> OpResult {
     let (x, l) = args[0];
     let rows = Rows::new(norm, x, l)?;
-    let out = build(x, rows.count(), |out| {
+    build_like((x, l), |out| {
         let (xs, vectors) = (RowOperand::new(x, l)?, dense(args[1..].iter().copied())?);
         let launch = rows.launch("fwd", vectors.len())?.input(&xs.operand);
         let params = rows.params(&[xs.parts()], &vectors);
         let launch = with_vectors(launch, &vectors, &xs.operand).output(out);
         launch.params(&params).run(rows.grid())
-    })?;
-    Ok((out, l.shape().clone()))
+    })
 }
 
-pub fn inplace(
-    norm: RowNorm,
-    (x, l): ArgMut<MetalStorage>,
-    vectors: Args<MetalStorage>,
-) -> Result<()> {
+pub fn inplace(norm: RowNorm, (x, l): ArgMut, vectors: Args) -> Result<()> {
     update((x, l), |x, xs| {
         let (rows, vectors) = (Rows::new(norm, x, l)?, dense(vectors.iter().copied())?);
         let launch = rows.launch("inplace", vectors.len())?.inout(xs);
@@ -134,7 +129,7 @@ pub fn inplace(
 }
 
 /// x + residual, rounded, and its norm: of x, residual and the vectors.
-pub fn add(norm: RowNorm, args: Args<MetalStorage>) -> Result<[MetalStorage; 2]> {
+pub fn add(norm: RowNorm, args: Args) -> Result<[MetalStorage; 2]> {
     let ((x, xl), (r, rl)) = (args[0], args[1]);
     let rows = Rows::new(norm, x, xl)?;
     let (device, n, dtype) = (x.device(), rows.count(), x.dtype());
@@ -154,7 +149,7 @@ pub fn add(norm: RowNorm, args: Args<MetalStorage>) -> Result<[MetalStorage; 2]>
 }
 
 /// `[dx, dweight, dbias]`, of the vectors' gradients the first `vectors`.
-pub fn backward(op: &AffineBwd<RowNorm>, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+pub fn backward(op: &AffineBwd<RowNorm>, args: Args) -> OpResult {
     let (&AffineBwd { norm, vectors }, (x, xl), (g, gl)) = (op, args[0], args[1]);
     let rows = Rows::new(norm, x, xl)?;
     let (device, dtype) = (x.device(), x.dtype());

@@ -18,11 +18,12 @@ mod residual;
 
 pub use residual::{add_layer_norm, add_rms_norm};
 
-use super::affine_norm::{self, affine_bwd, with_args, AffineBwd};
+use super::affine_norm::{self, affine_bwd, weight_and_bias, with_args, AffineBwd, WeightAndBias};
 use super::limits::at_least;
+use super::widen::widened;
 use crate::check;
-use crate::op::{self, custom_op, kernels, signature, Grads, InplaceOp, Op, Spec};
-use candle_core::{DType, Result, Tensor, D};
+use crate::op::{custom_op, kernels, signature, Grads, InplaceOp, Op, Spec};
+use candle_core::{Result, Tensor, D};
 
 /// What a row is divided by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +92,7 @@ custom_op!(L2Norm, "l2_norm": CustomOp1, InplaceOp1 => |n| RowNorm::new(Kind::L2
 /// # candle_core::Result::Ok(())
 /// ```
 pub fn rms_norm(x: &Tensor, weight: Option<&Tensor>, eps: f32) -> Result<Tensor> {
-    RowNorm::new(Kind::Rms, eps).apply("rms_norm", x, weight, None)
+    RowNorm::new(Kind::Rms, eps).apply(x, [weight, None])
 }
 
 /// `(x − mean(x)) / √(var(x) + eps) · weight + bias` over the last dim.
@@ -101,17 +102,17 @@ pub fn layer_norm(
     bias: Option<&Tensor>,
     eps: f32,
 ) -> Result<Tensor> {
-    RowNorm::new(Kind::Layer, eps).apply("layer_norm", x, weight, bias)
+    RowNorm::new(Kind::Layer, eps).apply(x, [weight, bias])
 }
 
 /// `x / max(‖x‖₂, eps)` over the last dim.
 pub fn l2_norm(x: &Tensor, eps: f32) -> Result<Tensor> {
-    RowNorm::new(Kind::L2, eps).apply("l2_norm", x, None, None)
+    RowNorm::new(Kind::L2, eps).apply(x, [None; 2])
 }
 
 /// [`rms_norm`] in x's own memory, for inference.
 pub fn rms_norm_inplace(x: &Tensor, weight: Option<&Tensor>, eps: f32) -> Result<()> {
-    RowNorm::new(Kind::Rms, eps).apply_inplace("rms_norm_inplace", x, weight, None)
+    RowNorm::new(Kind::Rms, eps).apply_inplace("rms_norm_inplace", x, [weight, None])
 }
 
 /// [`layer_norm`] in x's own memory, for inference.
@@ -121,12 +122,12 @@ pub fn layer_norm_inplace(
     bias: Option<&Tensor>,
     eps: f32,
 ) -> Result<()> {
-    RowNorm::new(Kind::Layer, eps).apply_inplace("layer_norm_inplace", x, weight, bias)
+    RowNorm::new(Kind::Layer, eps).apply_inplace("layer_norm_inplace", x, [weight, bias])
 }
 
 /// [`l2_norm`] in x's own memory, for inference.
 pub fn l2_norm_inplace(x: &Tensor, eps: f32) -> Result<()> {
-    RowNorm::new(Kind::L2, eps).apply_inplace("l2_norm_inplace", x, None, None)
+    RowNorm::new(Kind::L2, eps).apply_inplace("l2_norm_inplace", x, [None; 2])
 }
 
 /// 1 for a scalar, which the norms refuse.
@@ -139,7 +140,7 @@ impl RowNorm {
         Self { kind, eps }
     }
 
-    /// The name for errors behind the check.
+    /// The function of this norm.
     pub fn name(&self) -> &'static str {
         match self.kind {
             Kind::Rms => "rms_norm",
@@ -156,27 +157,12 @@ impl RowNorm {
         affine_norm::check_vectors(name, vectors, columns(x.dims()), "last dim")
     }
 
-    fn apply(
-        self,
-        name: &'static str,
-        x: &Tensor,
-        weight: Option<&Tensor>,
-        bias: Option<&Tensor>,
-    ) -> Result<Tensor> {
-        with_args(x, columns(x.dims()), weight, bias, |args| {
-            op::apply(name, self, args)
-        })
+    fn apply(self, x: &Tensor, vectors: WeightAndBias) -> Result<Tensor> {
+        affine_norm::apply(self.name(), self, x, columns(x.dims()), vectors)
     }
 
-    fn apply_inplace(
-        self,
-        name: &'static str,
-        x: &Tensor,
-        weight: Option<&Tensor>,
-        bias: Option<&Tensor>,
-    ) -> Result<()> {
-        let run = |args: &[&Tensor]| op::apply_inplace(name, self, args[0], &args[1..]);
-        with_args(x, columns(x.dims()), weight, bias, run)
+    fn apply_inplace(self, name: &'static str, x: &Tensor, vectors: WeightAndBias) -> Result<()> {
+        affine_norm::apply_inplace(name, self, x, columns(x.dims()), vectors)
     }
 }
 
@@ -192,10 +178,10 @@ impl Op for RowNorm {
         affine_norm::gradients(*self, inputs, g)
     }
     fn reference(&self, args: &[&Tensor]) -> Result<Tensor> {
-        let (weight, bias) = (args.get(1).copied(), args.get(2).copied());
+        let vectors = weight_and_bias(&args[1..]);
         match self.kind {
-            Kind::Rms => reference_rms(args[0], weight, self.eps),
-            Kind::Layer => reference_layer(args[0], weight, bias, self.eps),
+            Kind::Rms => reference_rms(args[0], vectors[0], self.eps),
+            Kind::Layer => reference_layer(args[0], vectors, self.eps),
             Kind::L2 => reference_l2(args[0], self.eps),
         }
     }
@@ -215,16 +201,11 @@ pub fn reference_rms(x: &Tensor, weight: Option<&Tensor>, eps: f32) -> Result<Te
 }
 
 /// The composition of stock ops that [`layer_norm`] replaces.
-pub fn reference_layer(
-    x: &Tensor,
-    weight: Option<&Tensor>,
-    bias: Option<&Tensor>,
-    eps: f32,
-) -> Result<Tensor> {
+pub fn reference_layer(x: &Tensor, vectors: WeightAndBias, eps: f32) -> Result<Tensor> {
     let wide = widened(x)?;
     let centred = wide.broadcast_sub(&wide.mean_keepdim(D::Minus1)?)?;
     let var = (centred.sqr()?.mean_keepdim(D::Minus1)? + eps as f64)?;
-    affine(&centred.broadcast_div(&var.sqrt()?)?, [weight, bias])?.to_dtype(x.dtype())
+    affine(&centred.broadcast_div(&var.sqrt()?)?, vectors)?.to_dtype(x.dtype())
 }
 
 /// The composition of stock ops that [`l2_norm`] replaces.
@@ -236,15 +217,7 @@ pub fn reference_l2(x: &Tensor, eps: f32) -> Result<Tensor> {
     wide.broadcast_div(&square.sqrt()?)?.to_dtype(x.dtype())
 }
 
-/// f16 and bf16 as f32.
-pub(crate) fn widened(x: &Tensor) -> Result<Tensor> {
-    match x.dtype() {
-        DType::F16 | DType::BF16 => x.to_dtype(DType::F32),
-        _ => Ok(x.clone()),
-    }
-}
-
-fn affine(x: &Tensor, [weight, bias]: [Option<&Tensor>; 2]) -> Result<Tensor> {
+fn affine(x: &Tensor, [weight, bias]: WeightAndBias) -> Result<Tensor> {
     let mut y = x.clone();
     if let Some(weight) = weight {
         y = y.broadcast_mul(&widened(weight)?)?;

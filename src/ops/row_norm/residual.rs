@@ -52,7 +52,7 @@ fn apply(
     weight: Option<&Tensor>,
     bias: Option<&Tensor>,
 ) -> Result<(Tensor, Tensor)> {
-    with_args(x, columns(x.dims()), weight, bias, |args| {
+    with_args(x, columns(x.dims()), [weight, bias], |args| {
         let vectors = &args[1..];
         let mut all = [x, residual, x, x];
         all[2..2 + vectors.len()].copy_from_slice(vectors);

@@ -4,12 +4,12 @@ use super::cpu::without_dims_behind;
 use super::{split, MaskedSoftmax, Softmax, SoftmaxBwd, NAME};
 use crate::metal::grid::{self, Grid};
 use crate::metal::{
-    aligned_rows, build, dtype_name, row_grid, sources, update, Launch, Operand, RowOperand,
+    aligned_rows, build_like, dtype_name, row_grid, sources, update, Launch, Operand, RowOperand,
     RowStrides, SIMD_COLS,
 };
-use crate::op::{Arg, ArgMut, Args, OpResult};
+use crate::op::on_metal::{Arg, ArgMut, Args, OpResult};
 use candle_core::backend::BackendStorage;
-use candle_core::{DType, MetalDevice, MetalStorage, Result, Shape};
+use candle_core::{DType, MetalDevice, Result, Shape};
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -103,10 +103,7 @@ fn variant([rows, cols]: [usize; 2], dtype: DType) -> Result<(String, Grid)> {
     Ok((format!("{path}_{}", dtype_name(dtype, NAME)?), grid))
 }
 
-fn mask_rows<'a>(
-    mask: Option<&Arg<'a, MetalStorage>>,
-    shape: &Shape,
-) -> Result<Option<RowOperand<'a>>> {
+fn mask_rows<'a>(mask: Option<&Arg<'a>>, shape: &Shape) -> Result<Option<RowOperand<'a>>> {
     match mask {
         Some(&(mask, l)) => Ok(Some(RowOperand::new(mask, &l.broadcast_as(shape)?)?)),
         None => Ok(None),
@@ -118,10 +115,10 @@ fn launch<'a>(device: &'a MetalDevice, pass: &str) -> Result<Launch<'a>> {
     Launch::new(device, &sources::SOFTMAX, &format!("{NAME}_{pass}"))
 }
 
-pub fn forward(op: Softmax, (x, l): Arg<MetalStorage>) -> OpResult<MetalStorage> {
+pub fn forward(op: Softmax, (x, l): Arg) -> OpResult {
     let [outer, n, inner] = split(l.shape(), op.dim);
     let (device, dtype) = (x.device(), x.dtype());
-    let out = build(x, outer * n * inner, |out| {
+    build_like((x, l), |out| {
         if inner > 1 {
             let log = if op.log { "_log" } else { "" };
             let pass = format!("fwd_columns{log}_{}", dtype_name(dtype, NAME)?);
@@ -138,8 +135,7 @@ pub fn forward(op: Softmax, (x, l): Arg<MetalStorage>) -> OpResult<MetalStorage>
             .output(out)
             .params(&SoftmaxParams::new(x.parts(), [outer, n]))
             .run(grid)
-    })?;
-    Ok((out, l.shape().clone()))
+    })
 }
 
 fn kind(log: bool) -> &'static str {
@@ -150,7 +146,7 @@ fn kind(log: bool) -> &'static str {
     }
 }
 
-pub fn inplace(log: bool, (x, l): ArgMut<MetalStorage>) -> Result<()> {
+pub fn inplace(log: bool, (x, l): ArgMut) -> Result<()> {
     let size = rows_and_cols(l.shape());
     update((x, l), |x, target| {
         let (variant, grid) = variant(size, x.dtype())?;
@@ -170,9 +166,9 @@ fn masked_kind(mask: &Option<RowOperand>) -> &'static str {
     }
 }
 
-pub fn masked(op: MaskedSoftmax, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+pub fn masked(op: MaskedSoftmax, args: Args) -> OpResult {
     let ((x, l), shape) = (args[0], args[0].1.shape());
-    let out = build(x, shape.elem_count(), |out| {
+    build_like((x, l), |out| {
         let (xs, mask) = (RowOperand::new(x, l)?, mask_rows(args.get(1), shape)?);
         let params = SoftmaxParams::masked(op, xs.parts(), mask.as_ref(), shape);
         let (variant, grid) = variant(rows_and_cols(shape), x.dtype())?;
@@ -180,15 +176,10 @@ pub fn masked(op: MaskedSoftmax, args: Args<MetalStorage>) -> OpResult<MetalStor
         let launch = launch(x.device(), &kernel)?.input(&xs.operand);
         let launch = mask.iter().fold(launch, |l, mask| l.input(&mask.operand));
         launch.output(out).params(&params).run(grid)
-    })?;
-    Ok((out, shape.clone()))
+    })
 }
 
-pub fn masked_inplace(
-    op: MaskedSoftmax,
-    (x, l): ArgMut<MetalStorage>,
-    rest: Args<MetalStorage>,
-) -> Result<()> {
+pub fn masked_inplace(op: MaskedSoftmax, (x, l): ArgMut, rest: Args) -> Result<()> {
     let (shape, size) = (l.shape(), rows_and_cols(l.shape()));
     update((x, l), |x, target| {
         let mask = mask_rows(rest.first(), shape)?;
@@ -202,15 +193,11 @@ pub fn masked_inplace(
     })
 }
 
-pub fn backward(
-    op: SoftmaxBwd,
-    (y, yl): Arg<MetalStorage>,
-    (g, gl): Arg<MetalStorage>,
-) -> OpResult<MetalStorage> {
+pub fn backward(op: SoftmaxBwd, (y, yl): Arg, (g, gl): Arg) -> OpResult {
     let [outer, n, inner] = split(yl.shape(), op.dim);
     let (device, log) = (y.device(), if op.log { "_log" } else { "" });
     let name = dtype_name(y.dtype(), NAME)?;
-    let out = build(y, outer * n * inner, |out| {
+    build_like((y, yl), |out| {
         if inner > 1 {
             return launch(device, &format!("bwd_columns{log}_{name}"))?
                 .input(&Operand::contiguous(y, yl)?)
@@ -236,8 +223,7 @@ pub fn backward(
                 reserved: 0,
             })
             .run(grid)
-    })?;
-    Ok((out, yl.shape().clone()))
+    })
 }
 
 #[cfg(test)]

@@ -3,8 +3,10 @@
 use super::axis::{Axis, Tap};
 use super::{Upsample, NAME};
 use crate::check;
-use crate::metal::{build, dtype_name, grid, sources, upload, Launch, Operand};
-use crate::op::Arg;
+use crate::metal::{
+    build, dtype_name, grid, image_strides, pair, sources, upload, Launch, Operand,
+};
+use crate::op::on_metal::Arg;
 use candle_core::backend::{BackendDevice, BackendStorage};
 use candle_core::{Layout, MetalStorage, Result, Shape};
 
@@ -31,10 +33,10 @@ impl Params {
         );
         check::ensure(counts.iter().all(|&count| count <= MOST), NAME, message)?;
         Ok(Params {
-            x: [0, 1, 2, 3].map(|i| l.stride()[i] as u64),
+            x: image_strides(l),
             channels: x[1] as u32,
-            input: [height as u32, width as u32],
-            output: [to_height as u32, to_width as u32],
+            input: pair([height, width]),
+            output: pair(op.size),
             reserved: 0,
         })
     }
@@ -44,7 +46,7 @@ fn taps(axes: &[Axis; 2]) -> Vec<Tap> {
     [&axes[0].taps[..], &axes[1].taps].concat()
 }
 
-pub fn forward(op: &Upsample, (x, l): Arg<MetalStorage>) -> Result<MetalStorage> {
+pub fn forward(op: &Upsample, (x, l): Arg) -> Result<MetalStorage> {
     let (dims, [height, width]) = (l.dims(), op.size);
     let planes = dims[0] * dims[1];
     build(x, planes * height * width, |y| {
@@ -65,7 +67,7 @@ pub fn forward(op: &Upsample, (x, l): Arg<MetalStorage>) -> Result<MetalStorage>
 }
 
 /// The gradient of an x of these dims.
-pub fn backward(op: &Upsample, x: &[usize], (grad, l): Arg<MetalStorage>) -> Result<MetalStorage> {
+pub fn backward(op: &Upsample, x: &[usize], (grad, l): Arg) -> Result<MetalStorage> {
     if l.shape().elem_count() == 0 {
         let shape = Shape::from(x.iter().product::<usize>());
         return grad.device().zeros_impl(&shape, grad.dtype());

@@ -186,12 +186,10 @@ impl Upsample {
     }
 
     fn check_x(&self, name: &str, x: &[usize]) -> Result<()> {
-        let message =
-            format_args!("got x of shape {x:?}, expected [batch, channels, height, width]");
-        check::ensure(x.len() == 4, name, message)?;
+        let [_, _, height, width] = check::image(name, x)?;
         let message = format_args!("got x of shape {x:?}, expected a pixel at least");
-        check::ensure(!x[2..].contains(&0), name, message)?;
-        let sizes = [x[2], x[3], self.size[0], self.size[1]];
+        check::ensure(height > 0 && width > 0, name, message)?;
+        let sizes = [height, width, self.size[0], self.size[1]];
         check::ensure(
             sizes.iter().all(|&n| n < u32::MAX as usize),
             name,

@@ -3,7 +3,7 @@
 
 use super::axis::{Axis, Tap};
 use super::{Mode, Upsample};
-use crate::ops::row_norm::widened;
+use crate::ops::widen::widened;
 use candle_core::{DType, Device, Result, Tensor};
 
 /// Stock's op where no gradient is needed; else the reference.

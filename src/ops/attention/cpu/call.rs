@@ -3,12 +3,13 @@
 use super::rows::Rows;
 use crate::cpu::element::Element;
 use crate::cpu::gather;
-use crate::op::{Arg, Args, Spec};
+use crate::op::on_cpu::{Arg, Args};
+use crate::op::Spec;
 use crate::ops::attention::geometry::{segments, Geometry, Roles, Rules, Segment};
 use crate::ops::attention::{Attend, NAME};
 use crate::philox;
 use candle_core::backend::BackendStorage;
-use candle_core::{CpuStorage, DType, Layout, Result};
+use candle_core::{DType, Layout, Result};
 use std::borrow::Cow;
 
 /// A mask, by its strides over `[batch, heads, queries, keys]`; those of dims in which it is repeated are 0.
@@ -91,7 +92,7 @@ pub struct Query {
 }
 
 impl<'a, T: Element> Call<'a, T> {
-    pub fn new(op: &Attend, args: Args<'a, CpuStorage>) -> Result<Self> {
+    pub fn new(op: &Attend, args: Args<'a>) -> Result<Self> {
         let specs: Vec<Spec> = args.iter().map(Spec::from).collect();
         let geometry = op.geometry(NAME, &specs)?;
         let Roles { k, v, .. } = op.roles(args);
@@ -105,7 +106,7 @@ impl<'a, T: Element, R> Call<'a, T, R> {
     pub fn with_rows(
         op: &Attend,
         geometry: Geometry,
-        args: &Roles<Arg<'a, CpuStorage>>,
+        args: &Roles<Arg<'a>>,
         (k, v): (R, R),
     ) -> Result<Self> {
         let mask = match args.mask {
@@ -182,7 +183,7 @@ fn places(layout: &Layout) -> impl Iterator<Item = usize> + '_ {
     })
 }
 
-fn lengths((storage, layout): Arg<CpuStorage>) -> Result<Vec<usize>> {
+fn lengths((storage, layout): Arg) -> Result<Vec<usize>> {
     let index = places(layout);
     Ok(match storage.dtype() {
         DType::I64 => {

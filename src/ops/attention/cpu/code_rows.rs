@@ -5,10 +5,10 @@ use super::rows::{Block, Fetch, KvRows, Rows, LINE};
 use super::scores::first;
 use crate::cpu::matmul::micro::pack;
 use crate::cpu::simd::{prefetch, Simd, MAX_LANES};
-use crate::op::Arg;
+use crate::op::on_cpu::Arg;
 use crate::ops::attention::geometry::Axes;
 use crate::quant::{KvCodes, Levels};
-use candle_core::{CpuStorage, Layout, Result};
+use candle_core::{Layout, Result};
 
 /// Codes of `BITS`, 4 or 8, with scales for groups: a number is `code · scale + base`.
 pub struct CodeRows<'a, const BITS: usize> {
@@ -33,7 +33,7 @@ pub struct CodeRow {
 
 impl<'a, const BITS: usize> CodeRows<'a, BITS> {
     /// The arguments are the codes, the scales and perhaps the offsets of `kv`, which has been checked and has codes of `BITS`.
-    pub fn new(axes: Axes, kv: &KvCodes, args: &[Arg<'a, CpuStorage>]) -> Result<Self> {
+    pub fn new(axes: Axes, kv: &KvCodes, args: &[Arg<'a>]) -> Result<Self> {
         let copy = |data: &'a [u8], layout: &Layout| bytes(data, layout).into();
         let (codes, layout) = args[0];
         let group = kv.group();

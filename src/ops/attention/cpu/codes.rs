@@ -6,28 +6,21 @@ use super::code_rows::CodeRows;
 use super::compute;
 use crate::check;
 use crate::cpu::element::Element;
-use crate::op::{Arg, Args, OpResult, Spec};
+use crate::op::on_cpu::{Arg, Args, OpResult};
+use crate::op::Spec;
 use crate::ops::attention::codes::{with_layouts, AttentionCodes, NAME};
 use crate::ops::attention::geometry::Roles;
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, DType, Layout, Result};
 
-pub fn forward_codes(
-    op: &AttentionCodes,
-    q: Arg<CpuStorage>,
-    held: Args<CpuStorage>,
-) -> OpResult<CpuStorage> {
+pub fn forward_codes(op: &AttentionCodes, q: Arg, held: Args) -> OpResult {
     match op.bits() {
         Some(4) => forward::<4>(op, q, held),
         _ => forward::<8>(op, q, held),
     }
 }
 
-fn forward<const BITS: usize>(
-    op: &AttentionCodes,
-    q: Arg<CpuStorage>,
-    held: Args<CpuStorage>,
-) -> OpResult<CpuStorage> {
+fn forward<const BITS: usize>(op: &AttentionCodes, q: Arg, held: Args) -> OpResult {
     let dtype = q.0.dtype();
     if !matches!(dtype, DType::F32 | DType::F16 | DType::BF16) {
         return Err(check::unsupported_dtype(NAME, dtype));
@@ -46,10 +39,10 @@ fn forward<const BITS: usize>(
         Some((storage, layout)) => (storage, layout),
         None => *arg,
     });
-    let read: Vec<Arg<CpuStorage>> = read.collect();
+    let read: Vec<Arg> = read.collect();
     // `Attend` counts k and v behind q, which are rows of codes here.
     let args = [&read[..1], &read[..1], &read].concat();
-    let roles: Roles<Arg<CpuStorage>> = attend.roles(&args);
+    let roles: Roles<Arg> = attend.roles(&args);
     let (key_layouts, value_layouts) = (op.layouts(keys)?, op.layouts(values)?);
     let k = CodeRows::<BITS>::new(geometry.axes, &op.keys, &with_layouts(keys, &key_layouts))?;
     let v = CodeRows::<BITS>::new(
@@ -68,7 +61,7 @@ fn forward<const BITS: usize>(
 }
 
 /// A copy in f32 of an argument of 16 bits.
-fn widened((storage, layout): Arg<CpuStorage>) -> Result<Option<(CpuStorage, Layout)>> {
+fn widened((storage, layout): Arg) -> Result<Option<(CpuStorage, Layout)>> {
     if storage.dtype() == DType::F32 {
         return Ok(None);
     }

@@ -15,7 +15,7 @@ use super::backward::{AttendBwd, FIRST};
 use super::{Attend, NAME};
 use crate::cpu::element::Element;
 use crate::cpu::{alloc, with_float};
-use crate::op::{Args, OpResults};
+use crate::op::on_cpu::{Args, OpResults};
 use call::Call;
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, DType};
@@ -28,11 +28,11 @@ const KEY_BLOCK: usize = 192;
 /// The distance of the rows of a block's scores. Not a power of two, so that rows don't displace one another in the cache.
 const SCORE_ROW: usize = KEY_BLOCK + 16;
 
-pub fn forward(op: &Attend, args: Args<CpuStorage>) -> OpResults<CpuStorage> {
+pub fn forward(op: &Attend, args: Args) -> OpResults {
     with_float!(NAME, args[0].0, T => forward_of::<T>(op, args))
 }
 
-fn forward_of<T: Element>(op: &Attend, args: Args<CpuStorage>) -> OpResults<CpuStorage> {
+fn forward_of<T: Element>(op: &Attend, args: Args) -> OpResults {
     let call = Call::<T>::new(op, args)?;
     let (dims, sums) = (call.geometry.output(), call.geometry.log_sums());
     let keeps_wide = op.keeps_wide && args[0].0.dtype() != DType::F32;
@@ -73,6 +73,6 @@ fn compute<T: Element, R: KvRows>(
     (y, log_sums, wide)
 }
 
-pub fn backward(bwd: &AttendBwd, args: Args<CpuStorage>) -> OpResults<CpuStorage> {
+pub fn backward(bwd: &AttendBwd, args: Args) -> OpResults {
     with_float!(NAME, args[FIRST].0, T => backward::run::<T>(bwd, args))
 }

@@ -7,9 +7,9 @@ use crate::cpu::matmul::micro::{
     pack::{self, Source},
 };
 use crate::cpu::simd::{prefetch, Simd};
-use crate::op::Arg;
+use crate::op::on_cpu::Arg;
 use crate::ops::attention::geometry::{Axes, Strides};
-use candle_core::{CpuStorage, Layout, Result};
+use candle_core::{Layout, Result};
 use std::borrow::Cow;
 
 /// A tensor whose rows, of the last dim, are dense.
@@ -53,7 +53,7 @@ impl<'a, T: Clone> Rows<'a, T> {
 }
 
 impl<'a, T: Element> Rows<'a, T> {
-    pub fn new(axes: Axes, (storage, layout): Arg<'a, CpuStorage>) -> Result<Self> {
+    pub fn new(axes: Axes, (storage, layout): Arg<'a>) -> Result<Self> {
         let data = storage.as_slice::<T>()?;
         Ok(Rows::of(axes, data, layout, gather::contiguous))
     }

@@ -4,17 +4,17 @@ use super::call::{Call, Rows, BLOCK};
 use super::params::Params;
 use crate::metal::sources::{ATTENTION_BWD, ATTENTION_BWD_REST};
 use crate::metal::{alloc, finish, grid, Launch, Operand};
-use crate::op::{Args, OpResults};
+use crate::op::on_metal::{Args, OpResults};
 use crate::ops::attention::backward::{AttendBwd, FIRST};
 use crate::ops::attention::composed;
 use candle_core::backend::BackendStorage;
-use candle_core::{DType, MetalStorage, Result, Storage};
+use candle_core::{DType, Result, Storage};
 use candle_metal_kernels::metal::Buffer;
 use std::sync::Arc;
 
 /// `(y, log-sum-exps, grad_out, ..the arguments of forward)` → a dense gradient, in the input's shape and dtype, of each input
 /// of `forward` that is `wanted`.
-pub fn backward(bwd: &AttendBwd, args: Args<MetalStorage>) -> OpResults<MetalStorage> {
+pub fn backward(bwd: &AttendBwd, args: Args) -> OpResults {
     let (saved, inputs) = args.split_at(FIRST);
     let mut call = Call::new(&bwd.op, inputs)?;
     let (y, grad) = (

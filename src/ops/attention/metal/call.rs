@@ -4,12 +4,13 @@ use super::params::Params;
 use crate::metal::grid::{self, Grid};
 use crate::metal::sources::Source;
 use crate::metal::{dtype_name, Launch, Operand};
-use crate::op::{Arg, Args, Spec};
+use crate::op::on_metal::{Arg, Args};
+use crate::op::Spec;
 use crate::ops::attention::geometry::{Geometry, Roles, Strides};
 use crate::ops::attention::{Attend, NAME};
 use crate::philox;
 use candle_core::backend::BackendStorage;
-use candle_core::{DType, Layout, MetalDevice, MetalStorage, Result};
+use candle_core::{DType, Layout, MetalDevice, Result};
 
 /// Queries and keys of a tile.
 pub const BLOCK: usize = 32;
@@ -27,7 +28,7 @@ pub struct Rows<'a> {
 
 impl<'a> Rows<'a> {
     /// The tensor as it is if its rows are dense, and a copy otherwise.
-    pub fn new(geometry: &Geometry, (storage, layout): Arg<'a, MetalStorage>) -> Result<Self> {
+    pub fn new(geometry: &Geometry, (storage, layout): Arg<'a>) -> Result<Self> {
         let last = layout.dims().len() - 1;
         let dense = layout.dims()[last] == 1 || layout.stride()[last] == 1;
         let near = |strides: &[u64; 3]| strides[2] < MOST_STRIDE;
@@ -98,7 +99,7 @@ pub struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    pub fn new(op: &Attend, args: Args<'a, MetalStorage>) -> Result<Self> {
+    pub fn new(op: &Attend, args: Args<'a>) -> Result<Self> {
         let specs: Vec<Spec> = args
             .iter()
             .map(|&(storage, layout)| Spec {
@@ -116,7 +117,7 @@ impl<'a> Call<'a> {
     pub fn with_rows(
         op: &Attend,
         geometry: Geometry,
-        args: &Roles<Arg<'a, MetalStorage>>,
+        args: &Roles<Arg<'a>>,
         (k, v): (Rows<'a>, Rows<'a>),
     ) -> Result<Self> {
         let Roles {
@@ -158,12 +159,7 @@ impl<'a> Call<'a> {
         Ok(call)
     }
 
-    fn params_of(
-        &self,
-        op: &Attend,
-        mask: Option<Arg<MetalStorage>>,
-        key_lengths: Option<Arg<MetalStorage>>,
-    ) -> Params {
+    fn params_of(&self, op: &Attend, mask: Option<Arg>, key_lengths: Option<Arg>) -> Params {
         let (g, rules) = (&self.geometry, &op.rules);
         let mut params = Params {
             q: self.q.strides,

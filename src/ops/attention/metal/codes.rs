@@ -4,12 +4,13 @@ use super::call::{Call, Rows};
 use super::forward::compute;
 use crate::check;
 use crate::metal::Launch;
-use crate::op::{Arg, Args, OpResult, Spec};
+use crate::op::on_metal::{Arg, Args, OpResult};
+use crate::op::Spec;
 use crate::ops::attention::codes::{with_layouts, AttentionCodes, NAME};
 use crate::ops::attention::geometry::{Geometry, Roles};
 use crate::quant::{KvCodes, Levels};
 use candle_core::backend::BackendStorage;
-use candle_core::{MetalStorage, Result};
+use candle_core::Result;
 
 /// `AttentionCodeRows` of attention_codes.metal: how the codes of keys, or of values, are stored.
 #[repr(C)]
@@ -46,7 +47,7 @@ struct Scales<'a> {
 }
 
 impl<'a> Scales<'a> {
-    fn new(geometry: &Geometry, args: &[Arg<'a, MetalStorage>]) -> Result<Self> {
+    fn new(geometry: &Geometry, args: &[Arg<'a>]) -> Result<Self> {
         Ok(Scales {
             scales: Rows::new(geometry, args[1])?,
             offsets: args
@@ -99,11 +100,7 @@ impl Codes<'_> {
     }
 }
 
-pub fn forward_codes(
-    op: &AttentionCodes,
-    q: Arg<MetalStorage>,
-    held: Args<MetalStorage>,
-) -> OpResult<MetalStorage> {
+pub fn forward_codes(op: &AttentionCodes, q: Arg, held: Args) -> OpResult {
     let spec = Spec {
         layout: q.1,
         dtype: q.0.dtype(),
@@ -113,7 +110,7 @@ pub fn forward_codes(
     let attend = op.op();
     // `Attend` counts k and v behind q, which are rows of codes here.
     let args = [&[q, q, q][..], rest].concat();
-    let roles: Roles<Arg<MetalStorage>> = attend.roles(&args);
+    let roles: Roles<Arg> = attend.roles(&args);
     let (key_layouts, value_layouts) = (op.layouts(keys)?, op.layouts(values)?);
     let (keys, values) = (
         with_layouts(keys, &key_layouts),

@@ -4,9 +4,9 @@ use super::call::Call;
 use super::codes::Codes;
 use crate::metal::sources::{ATTENTION, ATTENTION_CODES, ATTENTION_DECODE};
 use crate::metal::{alloc, finish, grid, Launch};
-use crate::op::{Args, OpResults};
+use crate::op::on_metal::{Args, OpResults};
 use crate::ops::attention::{composed, Attend};
-use candle_core::{DType, MetalStorage, Result, Storage};
+use candle_core::{DType, Result, Storage};
 use candle_metal_kernels::metal::Buffer;
 
 /// The most queries of a sequence that are taken one by one.
@@ -20,7 +20,7 @@ const WANTED: usize = 512;
 /// `(q, k, v[, mask][, sinks][, key_lengths])`, as `op.roles(args)` names them, → the result of shape
 /// `op.geometry(..).output()` in q's dtype, and the log-sum-exps of shape `log_sums()` in f32, both dense; and, if `op.keeps_wide` and q is of
 /// 16 bits, the result in f32 too.
-pub fn forward(op: &Attend, args: Args<MetalStorage>) -> OpResults<MetalStorage> {
+pub fn forward(op: &Attend, args: Args) -> OpResults {
     let mut call = Call::new(op, args)?;
     if !call.fits() {
         return composed::forward(op, args, Storage::Metal);
@@ -30,11 +30,7 @@ pub fn forward(op: &Attend, args: Args<MetalStorage>) -> OpResults<MetalStorage>
 }
 
 /// The result, the log-sum-exps and, if it is kept, the result in f32. Keys and values are numbers, or codes.
-pub fn compute(
-    call: &mut Call,
-    codes: Option<&Codes>,
-    keeps_wide: bool,
-) -> OpResults<MetalStorage> {
+pub fn compute(call: &mut Call, codes: Option<&Codes>, keeps_wide: bool) -> OpResults {
     let (dims, sums) = (call.geometry.output(), call.geometry.log_sums());
     let (count, rows) = (dims.iter().product(), call.geometry.rows());
     let y = alloc(call.device, count, call.dtype)?;

@@ -1,7 +1,7 @@
 //! The sums of `g · x̂` and of `g` over each channel, and dx of the norm of training.
 
 use super::columns::{by_columns, Formula};
-use super::{rows, Cut, Moments, SavedMoments, Segment};
+use super::{rows, written_by_channel, Cut, Moments, SavedMoments, Segment};
 use crate::cpu::element::Element;
 use crate::cpu::fold::fold;
 use crate::cpu::moments::RowGradSums;
@@ -9,8 +9,8 @@ use crate::cpu::parallel::Shared;
 use crate::cpu::row_view::RowView;
 use crate::cpu::simd::Simd;
 use crate::cpu::two_pass::{self, TwoPassRow};
-use crate::cpu::{alloc, gather, with_float};
-use crate::op::{Args, OpResults};
+use crate::cpu::{gather, with_float};
+use crate::op::on_cpu::{Args, OpResults};
 use crate::ops::batch_norm::{Extent, NAME};
 use crate::ops::group_norm::cpu::channel::{at, for_each_element, ChannelGrad};
 use crate::ops::row_norm::cpu::slices;
@@ -21,7 +21,7 @@ use std::ops::Range;
 const COST: usize = 5;
 
 /// Of `(x, grad_out, moments[, weight[, grad_statistics]])`.
-pub fn gradients(args: Args<CpuStorage>) -> OpResults<CpuStorage> {
+pub fn gradients(args: Args) -> OpResults {
     let ((x, xl), (g, gl)) = (args[0], args[1]);
     let extent = Extent::of(xl);
     let (channels, count) = (extent.channels, extent.of_channel());
@@ -54,12 +54,7 @@ pub fn gradients(args: Args<CpuStorage>) -> OpResults<CpuStorage> {
             by_columns(Gradient, [&*x, &*g], extent, by_column)
         } else {
             // SAFETY: as above for x, g and the sums; dx has the rows too, and each is written as a part of its channel.
-            unsafe {
-                alloc::build(extent.count(), |dx| {
-                    let dx = Shared::new(dx);
-                    two_pass::run(SumAndWrite { dx, ..op }, channels, count);
-                })
-            }
+            unsafe { written_by_channel(extent, |dx| SumAndWrite { dx, ..op }) }
         }))
     })?;
     let shape = match args.len() {

@@ -1,7 +1,7 @@
 //! y, by statistics that are given, or by those of the batch, which are measured first.
 
 use super::columns::{by_columns, Affine};
-use super::{planes, rows, Cut, Segment};
+use super::{planes, rows, written_by_channel, Cut, Segment};
 use crate::cpu::element::Element;
 use crate::cpu::fold::{fold, Deviations, Sum};
 use crate::cpu::moments::{Divisor, MomentSums, Moments};
@@ -10,7 +10,7 @@ use crate::cpu::row_view::RowView;
 use crate::cpu::simd::{dispatch, Kernel, Simd};
 use crate::cpu::two_pass::{self, TwoPassRow};
 use crate::cpu::{alloc, gather, with_float};
-use crate::op::{Args, OpResult, OpResults};
+use crate::op::on_cpu::{Args, OpResult, OpResults};
 use crate::ops::batch_norm::train::Measured;
 use crate::ops::batch_norm::{Extent, Given, NAME};
 use crate::ops::group_norm::cpu::channel::{at, for_each_element, Channel};
@@ -22,7 +22,7 @@ use std::ops::Range;
 const WRITE: usize = 2;
 
 /// By a mean and a variance that are given.
-pub fn forward(op: Given, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+pub fn forward(op: Given, args: Args) -> OpResult {
     let (x, l) = args[0];
     let extent = Extent::of(l);
     let statistics = slices::<f32>(&args[1..3])?;
@@ -128,7 +128,7 @@ fn write_columns<T: Element>(
 }
 
 /// By the statistics of the batch: y, the means, the variances, the moments.
-pub fn train(op: Measured, args: Args<CpuStorage>) -> OpResults<CpuStorage> {
+pub fn train(op: Measured, args: Args) -> OpResults {
     let (x, l) = args[0];
     let extent = Extent::of(l);
     let (channels, count) = (extent.channels, extent.of_channel());
@@ -157,12 +157,7 @@ pub fn train(op: Measured, args: Args<CpuStorage>) -> OpResults<CpuStorage> {
         } else {
             // SAFETY: x and y have the rows that `cut` speaks of, and there is room for the statistics of all channels. Each
             // row of y is written as a part of its channel.
-            unsafe {
-                alloc::build(extent.count(), |y| {
-                    let y = Shared::new(y);
-                    two_pass::run(MeasureAndWrite { y, ..op }, channels, count);
-                })
-            }
+            unsafe { written_by_channel(extent, |y| MeasureAndWrite { y, ..op }) }
         }))
     })?;
     let Statistics { mean, var, moments } = statistics;

@@ -10,9 +10,11 @@ pub use forward::{forward, train};
 
 use super::Extent;
 use crate::cpu::element::Element;
-use crate::cpu::gather;
 use crate::cpu::moments::Moments;
+use crate::cpu::parallel::Shared;
 use crate::cpu::row_view::RowView;
+use crate::cpu::two_pass::{self, TwoPassRow};
+use crate::cpu::{alloc, gather};
 use candle_core::{Layout, Result};
 use std::ops::Range;
 
@@ -113,6 +115,23 @@ fn planes<'a, T: Element>(x: &'a [T], l: &Layout, extent: Extent) -> RowView<'a,
     let shape = (extent.batch, extent.channels, extent.spatial);
     let stride = vec![stride[0], stride[1], 1];
     RowView::new(x, &Layout::new(shape.into(), stride, l.start_offset()))
+}
+
+/// A tensor of this extent, which the op that `writing` makes writes channel by channel.
+///
+/// # Safety
+/// The op is one for these channels as rows of the two-pass engine, and writes all elements of each.
+unsafe fn written_by_channel<T: Element, R: TwoPassRow>(
+    extent: Extent,
+    writing: impl FnOnce(Shared<T>) -> R,
+) -> Vec<T> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        alloc::build(extent.count(), |out| {
+            let op = writing(Shared::new(out));
+            two_pass::run(op, extent.channels, extent.of_channel());
+        })
+    }
 }
 
 /// The moments of all channels as they are kept for the backward: the means, the scales, the shifts.

@@ -29,7 +29,7 @@ use super::{Conv2d, ConvAlgo, NAME};
 use crate::act::Act;
 use crate::cpu::element::Element;
 use crate::cpu::{alloc, gather, with_float};
-use crate::op;
+use crate::op::on_cpu::Arg;
 use candle_core::{CpuStorage, Result, Shape};
 use epilogue::Output;
 use forward::by_gemm;
@@ -39,8 +39,6 @@ use transposed::{as_convolution, by_phases, flip_kernels};
 use weight_grad::WeightGrad;
 use widen::widened;
 use winograd::{TransformedWeights, Winograd};
-
-type Arg<'a> = op::Arg<'a, CpuStorage>;
 
 /// y of x, w and perhaps a bias, which have the dims of the shape: `Op::check` has compared them.
 pub fn forward(conv: &Conv2d, shape: &Conv2dShape, args: &[Arg]) -> Result<(CpuStorage, Shape)> {

@@ -11,13 +11,12 @@ use crate::act::Act;
 use crate::metal::grid::{self, Grid};
 use crate::metal::sources::{Source, CONV2D, CONV2D_GEMM};
 use crate::metal::{alloc, dtype_name, finish, Launch, Operand};
-use crate::op::{self, Op};
+use crate::op::on_metal::Arg;
+use crate::op::Op;
 use candle_core::backend::BackendStorage;
 use candle_core::{DType, MetalDevice, MetalStorage, Result, Shape};
 use candle_metal_kernels::metal::Buffer;
 use params::Params;
-
-type Arg<'a> = op::Arg<'a, MetalStorage>;
 
 /// Columns of a threadgroup's tile of a product. It has as many rows, or twice as many if the product has more rows.
 const SIDE: usize = 32;

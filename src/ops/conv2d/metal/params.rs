@@ -3,6 +3,7 @@
 use super::super::shape::Conv2dShape;
 use crate::act::Act;
 use crate::check;
+use crate::metal::{image_strides, pair, WindowParams};
 use candle_core::{Layout, Result};
 
 /// `Conv2dParams` of conv2d_params.metal.
@@ -17,11 +18,7 @@ pub struct Params {
     groups: u32,
     c_in: u32,
     c_out: u32,
-    input: [u32; 2],
-    kernel: [u32; 2],
-    output: [u32; 2],
-    stride: [u32; 2],
-    padding: [u32; 2],
+    windows: WindowParams,
     dilation: [u32; 2],
     lattice: [u32; 2],
     has_bias: u32,
@@ -58,7 +55,6 @@ impl Params {
     /// Without strides, bias and activation.
     pub fn new(op: &str, shape: &Conv2dShape) -> Result<Self> {
         check_sizes(op, shape)?;
-        let pair = |[a, b]: [usize; 2]| [a as u32, b as u32];
         let lattice = [0, 1].map(|i| {
             let (stride, dilation) = (shape.stride[i], shape.dilation[i]);
             stride / gcd(stride, dilation)
@@ -68,11 +64,13 @@ impl Params {
             groups: shape.groups as u32,
             c_in: shape.c_in as u32,
             c_out: shape.c_out as u32,
-            input: pair(shape.input),
-            kernel: pair(shape.kernel),
-            output: pair(shape.output),
-            stride: pair(shape.stride),
-            padding: pair(shape.padding),
+            windows: WindowParams::new(
+                shape.input,
+                shape.kernel,
+                shape.output,
+                shape.stride,
+                shape.padding,
+            ),
             dilation: pair(shape.dilation),
             lattice: pair(lattice),
             parts: 1,
@@ -81,17 +79,17 @@ impl Params {
     }
 
     pub fn x(self, x: &Layout) -> Self {
-        let x = strides(x);
+        let x = image_strides(x);
         Params { x, ..self }
     }
 
     pub fn w(self, w: &Layout) -> Self {
-        let w = strides(w);
+        let w = image_strides(w);
         Params { w, ..self }
     }
 
     pub fn y(self, y: &Layout) -> Self {
-        let y = strides(y);
+        let y = image_strides(y);
         Params { y, ..self }
     }
 
@@ -113,11 +111,6 @@ impl Params {
             ..self
         }
     }
-}
-
-fn strides(layout: &Layout) -> [u64; 4] {
-    let stride = layout.stride();
-    [0, 1, 2, 3].map(|i| stride[i] as u64)
 }
 
 fn gcd(a: usize, b: usize) -> usize {
@@ -154,8 +147,8 @@ fn check_sizes(op: &str, g: &Conv2dShape) -> Result<()> {
 #[cfg(test)]
 crate::metal::mirror::assert_mirrors! {
     Params => "conv2d" Conv2dParams {
-        x, w, y, bias, batch, groups, c_in, c_out, input, kernel = "kernel_size", output, stride,
-        padding, dilation, lattice, has_bias, act, act_param, parts, share
+        x, w, y, bias, batch, groups, c_in, c_out, windows.input, windows.kernel = "kernel_size",
+        windows.output, windows.stride, windows.padding, dilation, lattice, has_bias, act, act_param, parts, share
     }
     Columns => "conv2d_mps" Conv2dColumns { conv, image, first, columns, unused }
 }

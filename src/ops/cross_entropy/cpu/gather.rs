@@ -4,15 +4,14 @@ use super::{contiguous, rows_and_cols, weights};
 use crate::cpu::element::Element;
 use crate::cpu::row_view::RowView;
 use crate::cpu::with_float;
-use crate::op::{Args, OpResult};
+use crate::op::on_cpu::{Args, OpResult};
 use crate::ops::cross_entropy::nll::{Nll, NAME};
 use crate::ops::cross_entropy::{loss_shape, CrossEntropy};
 use crate::ops::targets::{self, IGNORED};
-use candle_core::CpuStorage;
 
 use super::Terms;
 
-pub fn nll(op: CrossEntropy, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+pub fn nll(op: CrossEntropy, args: Args) -> OpResult {
     let (x, layout) = args[0];
     let [_, cols] = rows_and_cols(layout.dims());
     let targets = targets::read(NAME, "target", args[1], cols, op.ignore_index)?;
@@ -36,7 +35,7 @@ pub fn nll(op: CrossEntropy, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
 }
 
 /// `(grad_out, target[, weight])` → zeros, but −g · w at the targets.
-pub fn nll_gradient(op: &Nll, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+pub fn nll_gradient(op: &Nll, args: Args) -> OpResult {
     let [_, cols] = rows_and_cols(op.shape.dims());
     let targets = targets::read(NAME, "target", args[1], cols, op.op.ignore_index)?;
     let dx = with_float!(NAME, args[0].0, T => {

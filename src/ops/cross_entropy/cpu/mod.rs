@@ -8,7 +8,7 @@ use super::{loss_shape, Loss, FACTORS, NAME};
 use crate::cpu::element::Element;
 use crate::cpu::row_view::RowView;
 use crate::cpu::{gather as copies, with_float};
-use crate::op::{Arg, ArgMut, Args, OpResult};
+use crate::op::on_cpu::{Arg, ArgMut, Args, OpResult};
 use crate::ops::targets;
 use candle_core::{CpuStorage, Layout, Result, Shape};
 use std::borrow::Cow;
@@ -24,7 +24,7 @@ pub(crate) fn rows_and_cols(dims: &[usize]) -> [usize; 2] {
 }
 
 /// The class weights in order, if there are any.
-fn weights<'a, T: Element>(weight: Option<&Arg<'a, CpuStorage>>) -> Result<Option<Cow<'a, [T]>>> {
+fn weights<'a, T: Element>(weight: Option<&Arg<'a>>) -> Result<Option<Cow<'a, [T]>>> {
     let Some((weight, layout)) = weight else {
         return Ok(None);
     };
@@ -32,7 +32,7 @@ fn weights<'a, T: Element>(weight: Option<&Arg<'a, CpuStorage>>) -> Result<Optio
 }
 
 /// The loss, and the factors of its gradient.
-pub fn forward(loss: &Loss, args: Args<CpuStorage>) -> Result<[(CpuStorage, Shape); 2]> {
+pub fn forward(loss: &Loss, args: Args) -> Result<[(CpuStorage, Shape); 2]> {
     let ((x, layout), shape) = (args[0], loss_shape(loss.op.reduction, args[0].1.dims()));
     let [rows, cols] = rows_and_cols(layout.dims());
     let ignored = loss.op.ignore_index;
@@ -54,7 +54,7 @@ pub fn forward(loss: &Loss, args: Args<CpuStorage>) -> Result<[(CpuStorage, Shap
 }
 
 /// The gradient of the logits from `(logits, factors, grad_out)`.
-pub fn gradient(args: Args<CpuStorage>, weight: Option<Arg<CpuStorage>>) -> OpResult<CpuStorage> {
+pub fn gradient(args: Args, weight: Option<Arg>) -> OpResult {
     let ((x, layout), factors) = (args[0], read_factors(args[1])?);
     let size = rows_and_cols(layout.dims());
     let dx = with_float!(NAME, x, |x: &[T]| {
@@ -67,11 +67,7 @@ pub fn gradient(args: Args<CpuStorage>, weight: Option<Arg<CpuStorage>>) -> OpRe
 }
 
 /// The gradient in the memory of the logits.
-pub fn gradient_inplace(
-    (x, layout): ArgMut<CpuStorage>,
-    rest: Args<CpuStorage>,
-    weight: Option<Arg<CpuStorage>>,
-) -> Result<()> {
+pub fn gradient_inplace((x, layout): ArgMut, rest: Args, weight: Option<Arg>) -> Result<()> {
     let (factors, size) = (read_factors(rest[0])?, rows_and_cols(layout.dims()));
     with_float!(NAME, x, |x: &[T]| {
         let (grad, weight) = (contiguous::<T>(rest[1])?, weights::<T>(weight.as_ref())?);
@@ -81,7 +77,7 @@ pub fn gradient_inplace(
     })
 }
 
-fn contiguous<'a, T: Element>((storage, layout): Arg<'a, CpuStorage>) -> Result<Cow<'a, [T]>> {
+fn contiguous<'a, T: Element>((storage, layout): Arg<'a>) -> Result<Cow<'a, [T]>> {
     Ok(copies::contiguous(storage.as_slice::<T>()?, layout))
 }
 

@@ -1,13 +1,14 @@
 //! The gradient of the logits, to memory of its own or over them.
 
 use crate::metal::{
-    aligned_rows, build, dtype_name, grid, sources, update, Launch, Operand, RowOperand, RowStrides,
+    aligned_rows, build_like, dtype_name, grid, sources, update, Launch, Operand, RowOperand,
+    RowStrides,
 };
-use crate::op::{Arg, ArgMut, Args, OpResult};
+use crate::op::on_metal::{Arg, ArgMut, Args, OpResult};
 use crate::ops::cross_entropy::cpu::rows_and_cols;
 use crate::ops::cross_entropy::NAME;
 use candle_core::backend::BackendStorage;
-use candle_core::{DType, MetalDevice, MetalStorage, Result};
+use candle_core::{DType, MetalDevice, Result};
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -28,7 +29,7 @@ pub(crate) struct Gradients<'a> {
 }
 
 impl<'a> Gradients<'a> {
-    fn new(rest: Args<'a, MetalStorage>, weight: Option<Arg<'a, MetalStorage>>) -> Result<Self> {
+    fn new(rest: Args<'a>, weight: Option<Arg<'a>>) -> Result<Self> {
         let weight = weight.map(|(w, l)| Operand::contiguous(w, l));
         Ok(Gradients {
             factors: Operand::contiguous(rest[0].0, rest[0].1)?,
@@ -91,13 +92,10 @@ impl<'a> Gradients<'a> {
 }
 
 /// The gradient of the logits from `(logits, factors, grad_out)`.
-pub fn gradient(
-    args: Args<MetalStorage>,
-    weight: Option<Arg<MetalStorage>>,
-) -> OpResult<MetalStorage> {
+pub fn gradient(args: Args, weight: Option<Arg>) -> OpResult {
     let (x, layout) = args[0];
     let size = rows_and_cols(layout.dims());
-    let dx = build(x, size[0] * size[1], |dx| {
+    build_like((x, layout), |dx| {
         let (xs, rest) = (
             RowOperand::new(x, layout)?,
             Gradients::new(&args[1..], weight)?,
@@ -107,16 +105,11 @@ pub fn gradient(
             .output(dx)
             .params(&rest.params(xs.parts(), size))
             .run(grid::elementwise_rows(size[0], size[1], 4))
-    })?;
-    Ok((dx, layout.shape().clone()))
+    })
 }
 
 /// The gradient in the memory of the logits.
-pub fn gradient_inplace(
-    (x, layout): ArgMut<MetalStorage>,
-    rest: Args<MetalStorage>,
-    weight: Option<Arg<MetalStorage>>,
-) -> Result<()> {
+pub fn gradient_inplace((x, layout): ArgMut, rest: Args, weight: Option<Arg>) -> Result<()> {
     let size = rows_and_cols(layout.dims());
     update((x, layout), |x, target| {
         Gradients::new(rest, weight)?.overwrite(x.device(), target, size, None)

@@ -16,7 +16,7 @@ use crate::metal::{
     aligned_rows, alloc, dtype_name, finish, row_grid, sources, Launch, Operand, RowOperand,
     RowStrides,
 };
-use crate::op::{Arg, Args};
+use crate::op::on_metal::{Arg, Args};
 use candle_core::backend::{BackendDevice, BackendStorage};
 use candle_core::{CpuStorage, DType, Layout, MetalDevice, MetalStorage, Result, Shape};
 use candle_metal_kernels::metal::Buffer;
@@ -58,7 +58,7 @@ impl<'a> Rows<'a> {
         op: &CrossEntropy,
         sign: f32,
         (device, dtype, [rows, cols]): (&'a MetalDevice, DType, [usize; 2]),
-        rest: &[Arg<'a, MetalStorage>],
+        rest: &[Arg<'a>],
     ) -> Result<Self> {
         check_rows(name, rows)?;
         let weight = rest.get(1).map(|(w, l)| Operand::contiguous(w, l));
@@ -238,7 +238,7 @@ pub(crate) fn of_nothing(reduction: LossReduction, x: &MetalStorage) -> Result<M
 }
 
 /// The loss, and the factors of its gradient.
-pub fn forward(loss: &Loss, args: Args<MetalStorage>) -> Result<[(MetalStorage, Shape); 2]> {
+pub fn forward(loss: &Loss, args: Args) -> Result<[(MetalStorage, Shape); 2]> {
     let ((x, layout), reduction) = (args[0], loss.op.reduction);
     let (device, shape) = (x.device(), loss_shape(reduction, layout.dims()));
     let [rows, cols] = rows_and_cols(layout.dims());

@@ -2,14 +2,14 @@
 
 use super::{of_nothing, Rows};
 use crate::metal::{aligned_rows, alloc, build, grid, Operand, RowOperand};
-use crate::op::{Args, OpResult};
+use crate::op::on_metal::{Args, OpResult};
 use crate::ops::cross_entropy::cpu::rows_and_cols;
 use crate::ops::cross_entropy::nll::{self, Nll};
 use crate::ops::cross_entropy::{loss_shape, CrossEntropy};
 use candle_core::backend::BackendStorage;
-use candle_core::{DType, MetalStorage};
+use candle_core::DType;
 
-pub fn nll(op: CrossEntropy, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+pub fn nll(op: CrossEntropy, args: Args) -> OpResult {
     let (x, layout) = args[0];
     let shape = loss_shape(op.reduction, layout.dims());
     let [rows, cols] = rows_and_cols(layout.dims());
@@ -32,7 +32,7 @@ pub fn nll(op: CrossEntropy, args: Args<MetalStorage>) -> OpResult<MetalStorage>
 }
 
 /// `(grad_out, target[, weight])` → zeros, but −g · w at the targets.
-pub fn nll_gradient(op: &Nll, args: Args<MetalStorage>) -> OpResult<MetalStorage> {
+pub fn nll_gradient(op: &Nll, args: Args) -> OpResult {
     let (g, layout) = args[0];
     let size = rows_and_cols(op.shape.dims());
     let dx = build(g, size[0] * size[1], |dx| {

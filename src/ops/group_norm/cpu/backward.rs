@@ -11,18 +11,17 @@ use crate::cpu::parallel::{self, Shared};
 use crate::cpu::row_view::RowView;
 use crate::cpu::simd::{dispatch, Kernel, Simd};
 use crate::cpu::{alloc, with_float};
-use crate::op::{Args, OpResult};
+use crate::op::on_cpu::{Args, OpResult};
 use crate::ops::affine_norm::AffineBwd;
 use crate::ops::group_norm::{Extent, GroupNorm, NAME};
 use crate::ops::row_norm::cpu::slices;
-use candle_core::CpuStorage;
 use std::ops::Range;
 
 /// What an element costs, in the units of [`parallel`].
 const COST: usize = 8;
 
 /// dx, dweight and dbias one after the other; of the last two, the first `vectors`.
-pub fn backward(op: &AffineBwd<GroupNorm>, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+pub fn backward(op: &AffineBwd<GroupNorm>, args: Args) -> OpResult {
     let (&AffineBwd { norm, vectors }, (x, xl), (g, gl)) = (op, args[0], args[1]);
     let extent = norm.extent(xl);
     let n = extent.count() + vectors * extent.channels;

@@ -1,7 +1,7 @@
 //! What is done to neighbouring elements of one channel, which may be few. Batch norm does the same.
 
 use crate::cpu::element::Element;
-use crate::cpu::moments::Moments;
+use crate::cpu::moments::{normed, Moments};
 use crate::cpu::pieces::{for_each_piece, Pieces};
 use crate::cpu::simd::Simd;
 use crate::ops::row_norm::cpu::row_grad;
@@ -60,8 +60,7 @@ impl<T: Element> Pieces for Channel<T> {
     unsafe fn piece<S: Simd, const FULL: bool>(&self, s: S, i: usize, left: usize) {
         // SAFETY: x and y have the elements that are asked for.
         unsafe {
-            let x = T::load_piece::<S, FULL>(s, self.x.add(i), left);
-            let x = self.moments.apply::<S, true>(s, x);
+            let x = normed::<S, T, true, FULL>(s, self.moments, self.x.add(i), left);
             let y = s.fma(x, s.splat(self.weight), s.splat(self.bias));
             T::store_piece::<S, FULL>(s, self.y.add(i), left, y);
         }
@@ -98,8 +97,7 @@ impl<T: Element> Pieces for ChannelGrad<T> {
         // SAFETY: x, g and dx have the elements that are asked for.
         unsafe {
             let g = T::load_piece::<S, FULL>(s, self.g.add(i), left);
-            let x = T::load_piece::<S, FULL>(s, self.x.add(i), left);
-            let x = self.moments.apply::<S, true>(s, x);
+            let x = normed::<S, T, true, FULL>(s, self.moments, self.x.add(i), left);
             let h = s.mul(g, s.splat(self.weight));
             let dx = row_grad(s, self.moments, h, x, [self.slope, self.offset]);
             T::store_piece::<S, FULL>(s, self.dx.add(i), left, dx);

@@ -11,6 +11,7 @@ use super::{Activations, Quantized, NAME};
 use crate::cpu::element::Element;
 use crate::cpu::matmul::{Matrix, Stored};
 use crate::cpu::{gather, with_float};
+use crate::op::on_cpu::Arg;
 use crate::ops::linear::cpu as linear;
 use crate::ops::packed::{Call, WeightArgs};
 use crate::ops::quantize::cpu::{quantize, Decoder};
@@ -19,8 +20,6 @@ use candle_core::{CpuStorage, Result};
 use decoded::Side;
 use gemv::Gemv;
 use int8::Int8Product;
-
-type Arg<'a> = crate::op::Arg<'a, CpuStorage>;
 
 /// Rows of x that the GEMV takes at most. It unpacks W's codes again for every row or two, where the decoded form decodes W
 /// once for all rows.

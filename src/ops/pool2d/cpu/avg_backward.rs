@@ -1,39 +1,30 @@
 //! The gradient of means: each row of x adds up the rows of g whose windows it lies in, then spreads the sum along the columns.
 //! Rows that lie in the same windows are the same.
 
-use super::Divisors;
+use super::{ByStride, Divisors, Windows};
 use crate::cpu::element::{convert, Element};
 use crate::cpu::parallel::{self, Shared};
 use crate::cpu::row_view::RowView;
 use crate::cpu::rows::{join_rows, Sum, Weighted};
 use crate::cpu::simd::{dispatch, Kernel, Simd};
 use crate::cpu::{alloc, scratch, with_float};
-use crate::op::{Arg, OpResult};
+use crate::op::on_cpu::{Arg, OpResult};
 use crate::ops::pool2d::geometry::Geometry;
-use crate::ops::pool2d::NAME;
-use candle_core::CpuStorage;
+use crate::ops::pool2d::{Pool2dParams, NAME};
 use std::ops::Range;
 
-pub fn backward(
-    g: &Geometry,
-    include_pad: bool,
-    (grad, l): Arg<CpuStorage>,
-) -> OpResult<CpuStorage> {
+pub fn backward(g: &Geometry, (grad, l): Arg) -> OpResult {
     let dx = with_float!(NAME, grad, |grad: &[T]| {
         let grad = RowView::new(grad, l);
-        Ok(T::wrap(spread(&grad, g, &Divisors::new(g, include_pad))))
+        Ok(T::wrap(spread(&grad, g, &Divisors::new(g))))
     })?;
     Ok((dx, g.x_shape()))
 }
 
-/// The columns of a padded row of x.
-fn padded_width(g: &Geometry) -> usize {
-    g.padded_width().max(g.padding[1] + g.input[1])
-}
-
 fn spread<T: Element>(grad: &RowView<T>, g: &Geometry, divisors: &Divisors) -> Vec<T> {
     let [height, width] = g.input;
-    let cost = 2 * width + (g.kernel[0].div_ceil(g.stride[0]) + 2 * g.kernel[1]) * g.output[1];
+    let Pool2dParams { kernel, stride, .. } = g.windows;
+    let cost = 2 * width + (kernel[0].div_ceil(stride[0]) + 2 * kernel[1]) * g.output[1];
     // SAFETY: the ranges cover all rows of dx without overlap, and each row is written by the kernel that it is given to. The
     // scratch memory is the call's own.
     unsafe {
@@ -41,7 +32,7 @@ fn spread<T: Element>(grad: &RowView<T>, g: &Geometry, divisors: &Divisors) -> V
             let dx = Shared::new(dx);
             parallel::ranges(g.planes() * height, cost, 1, |range| {
                 let mut rows = Vec::new();
-                scratch::with([g.output[1], padded_width(g)], |[sums, padded]| {
+                scratch::with([g.output[1], g.pitch()], |[sums, padded]| {
                     dispatch(Spread {
                         grad,
                         dx,
@@ -58,7 +49,7 @@ fn spread<T: Element>(grad: &RowView<T>, g: &Geometry, divisors: &Divisors) -> V
     }
 }
 
-/// Rows of x, of all planes. `sums` has room for a row of outputs, `padded` for [`padded_width`] columns.
+/// Rows of x, of all planes. `sums` has room for a row of outputs, `padded` for [`Geometry::pitch`] columns.
 struct Spread<'a, T> {
     grad: &'a RowView<'a, T>,
     dx: Shared<T>,
@@ -99,18 +90,18 @@ impl<T: Element> Kernel for Spread<'_, T> {
             // behind whose padding those of x begin. dx has a row of `width` for each row of x.
             unsafe {
                 join_rows::<S, T, Sum>(s, self.rows, self.sums, outputs);
-                for i in 0..padded_width(g) {
+                for i in 0..g.pitch() {
                     self.padded.add(i).write(0.0);
                 }
-                s.call(SpreadAlong {
+                let along = SpreadAlong {
                     sums: self.sums,
                     factors: self.divisors.columns.as_ptr(),
                     padded: self.padded,
                     outputs,
-                    kernel: g.kernel[1],
-                    stride: g.stride[1],
-                });
-                let from = self.padded.add(g.padding[1]);
+                    kernel: g.windows.kernel[1],
+                };
+                s.call(ByStride::new(along, g.windows.stride[1]));
+                let from = self.padded.add(g.windows.padding[1]);
                 convert::<S, f32, T>(s, from, self.dx.get().add(row * width), width);
             }
         }
@@ -125,55 +116,41 @@ struct SpreadAlong {
     padded: *mut f32,
     outputs: usize,
     kernel: usize,
-    stride: usize,
 }
 
-impl Kernel for SpreadAlong {
-    const WIDE: bool = false;
+impl Windows for SpreadAlong {
+    /// Windows from left to right take turns with the columns of a window from right to left, so that a column of x gets the
+    /// windows' parts in their order.
     #[inline(always)]
-    fn run<S: Simd>(self, _: S) {
-        // SAFETY: the lengths are as the struct says.
+    unsafe fn run(&self, stride: usize) {
+        // SAFETY: the indices are below the lengths that the struct says.
         unsafe {
             for o in 0..self.outputs {
                 *self.sums.add(o) *= *self.factors.add(o);
             }
-            match self.stride {
-                _ if self.outputs < 8 => self.one_by_one(),
-                1 => self.side_by_side::<1>(),
-                2 => self.side_by_side::<2>(),
-                _ => self.side_by_side::<0>(),
+            if self.outputs < 8 {
+                return self.one_by_one(stride);
+            }
+            for j in (0..self.kernel).rev() {
+                for o in 0..self.outputs {
+                    *self.padded.add(o * stride + j) += *self.sums.add(o);
+                }
             }
         }
     }
 }
 
 impl SpreadAlong {
-    /// All outputs together. Windows from left to right take turns with the columns of a window from right to left, so that a
-    /// column of x gets the windows' parts in their order.
-    ///
-    /// # Safety
-    /// As the struct says.
-    #[inline(always)]
-    unsafe fn side_by_side<const STRIDE: usize>(&self) {
-        let stride = if STRIDE > 0 { STRIDE } else { self.stride };
-        for j in (0..self.kernel).rev() {
-            for o in 0..self.outputs {
-                // SAFETY: the indices are below the lengths that the struct says.
-                unsafe { *self.padded.add(o * stride + j) += *self.sums.add(o) };
-            }
-        }
-    }
-
     /// For few outputs.
     ///
     /// # Safety
-    /// As the struct says.
+    /// As for [`Windows::run`].
     #[inline(always)]
-    unsafe fn one_by_one(&self) {
+    unsafe fn one_by_one(&self, stride: usize) {
         for o in 0..self.outputs {
             for j in 0..self.kernel {
                 // SAFETY: the indices are below the lengths that the struct says.
-                unsafe { *self.padded.add(o * self.stride + j) += *self.sums.add(o) };
+                unsafe { *self.padded.add(o * stride + j) += *self.sums.add(o) };
             }
         }
     }

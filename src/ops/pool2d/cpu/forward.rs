@@ -1,24 +1,23 @@
 //! Outputs, row by row.
 
-use super::Divisors;
+use super::{ByStride, Divisors, Windows};
 use crate::cpu::element::Element;
 use crate::cpu::parallel::{self, Shared};
 use crate::cpu::row_view::RowView;
 use crate::cpu::rows::{join_rows, Join, Max, Sum, Weighted};
 use crate::cpu::simd::{dispatch, Kernel, Simd};
 use crate::cpu::{alloc, scratch, with_float};
-use crate::op::{Arg, OpResult};
+use crate::op::on_cpu::{Arg, OpResult};
 use crate::ops::pool2d::geometry::Geometry;
-use crate::ops::pool2d::{Kind, Pool2d, NAME};
-use candle_core::CpuStorage;
+use crate::ops::pool2d::{Kind, NAME};
 use std::marker::PhantomData;
 use std::ops::Range;
 
-pub fn forward(op: &Pool2d, g: &Geometry, (x, l): Arg<CpuStorage>) -> OpResult<CpuStorage> {
+pub fn forward(kind: Kind, g: &Geometry, (x, l): Arg) -> OpResult {
     let y = with_float!(NAME, x, |x: &[T]| {
         let x = RowView::new(x, l);
-        let divisors = Divisors::new(g, op.params.count_include_pad);
-        Ok(T::wrap(match op.kind {
+        let divisors = Divisors::new(g);
+        Ok(T::wrap(match kind {
             Kind::Max => pooled::<T, Max>(&x, g, None),
             Kind::Avg => pooled::<T, Sum>(&x, g, Some(&divisors)),
         }))
@@ -33,7 +32,7 @@ fn pooled<T: Element, J: Join>(
     divisors: Option<&Divisors>,
 ) -> Vec<T> {
     let [height, width] = g.output;
-    let cost = g.kernel[0] * g.input[1] + g.kernel[1] * width;
+    let cost = g.windows.kernel[0] * g.input[1] + g.windows.kernel[1] * width;
     // SAFETY: the ranges cover all rows of y without overlap, and each row is written by the kernel that it is given to. The
     // scratch memory is the call's own.
     unsafe {
@@ -77,7 +76,7 @@ impl<T: Element, J: Join> Kernel for Forward<'_, T, J> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let g = self.g;
-        let ([height, width], left, padded) = (g.output, g.padding[1], g.padded_width());
+        let ([height, width], left, padded) = (g.output, g.windows.padding[1], g.padded_width());
         // The kernel is at least twice the padding, so that the left one is in the padded width.
         let used = g.input[1].min(padded - left);
         // SAFETY: `joined` has the padded width, which has `left` columns of padding, then `used` columns of x. What is
@@ -95,14 +94,14 @@ impl<T: Element, J: Join> Kernel for Forward<'_, T, J> {
                     self.rows.push((self.x.row(first + i), 1.0));
                 }
                 join_rows::<S, T, J>(s, self.rows, self.joined.add(left), used);
-                s.call(Along::<J> {
+                let along = Along::<J> {
                     joined: self.joined,
                     out: self.out,
                     outputs: width,
-                    kernel: g.kernel[1],
-                    stride: g.stride[1],
+                    kernel: g.windows.kernel[1],
                     join: PhantomData,
-                });
+                };
+                s.call(ByStride::new(along, g.windows.stride[1]));
                 let y = self.y.get().add(row * width);
                 match self.divisors {
                     Some(divisors) => {
@@ -181,42 +180,24 @@ unsafe fn finish_maxima<S: Simd, T: Element>(
     }
 }
 
-/// Joins `kernel` neighbours of `joined` for each output, `stride` apart from output to output.
+/// Joins `kernel` neighbours of `joined` for each output: `joined` has (outputs − 1) · stride + kernel elements, `out` has
+/// `outputs`.
 struct Along<J> {
     joined: *const f32,
     out: *mut f32,
     outputs: usize,
     kernel: usize,
-    stride: usize,
     join: PhantomData<J>,
 }
 
-impl<J: Join> Kernel for Along<J> {
-    const WIDE: bool = false;
+impl<J: Join> Windows for Along<J> {
     #[inline(always)]
-    fn run<S: Simd>(self, _: S) {
-        // SAFETY: as for this function; the only place that makes an `Along` has seen to the lengths.
+    unsafe fn run(&self, stride: usize) {
+        // SAFETY: the indices are below the lengths that the struct says.
         unsafe {
-            match self.stride {
-                _ if self.outputs < 8 => self.one_by_one(),
-                1 => self.side_by_side::<1>(),
-                2 => self.side_by_side::<2>(),
-                _ => self.side_by_side::<0>(),
+            if self.outputs < 8 {
+                return self.one_by_one(stride);
             }
-        }
-    }
-}
-
-impl<J: Join> Along<J> {
-    /// All outputs together, which the compiler makes vectors of for a stride that it knows: any if `STRIDE` is 0.
-    ///
-    /// # Safety
-    /// `joined` has (outputs − 1) · stride + kernel elements, `out` has `outputs`.
-    #[inline(always)]
-    unsafe fn side_by_side<const STRIDE: usize>(&self) {
-        let stride = if STRIDE > 0 { STRIDE } else { self.stride };
-        // SAFETY: the indices are below those lengths.
-        unsafe {
             for o in 0..self.outputs {
                 *self.out.add(o) = *self.joined.add(o * stride);
             }
@@ -228,17 +209,19 @@ impl<J: Join> Along<J> {
             }
         }
     }
+}
 
+impl<J: Join> Along<J> {
     /// For few outputs.
     ///
     /// # Safety
-    /// As for `side_by_side`.
+    /// As for [`Windows::run`].
     #[inline(always)]
-    unsafe fn one_by_one(&self) {
+    unsafe fn one_by_one(&self, stride: usize) {
         for o in 0..self.outputs {
-            // SAFETY: the indices are below those lengths.
+            // SAFETY: the indices are below the lengths that the struct says.
             unsafe {
-                let first = self.joined.add(o * self.stride);
+                let first = self.joined.add(o * stride);
                 let mut value = *first;
                 for j in 1..self.kernel {
                     value = J::join_one(value, *first.add(j));

@@ -1,21 +1,21 @@
 //! The gradient of maxima. A band of rows of x, in f32 with padding around, gets the gradients of all windows that touch it:
 //! first the place of each window's first maximum is found, for a row of windows at a time, then its gradient is added there.
 
+use super::{ByStride, Windows};
 use crate::cpu::element::{convert, Element};
 use crate::cpu::parallel::{self, Shared};
 use crate::cpu::row_view::RowView;
 use crate::cpu::simd::{dispatch, Kernel, Simd};
 use crate::cpu::{alloc, scratch, with_float};
-use crate::op::{Args, OpResult};
+use crate::op::on_cpu::{Args, OpResult};
 use crate::ops::pool2d::geometry::Geometry;
-use crate::ops::pool2d::NAME;
-use candle_core::CpuStorage;
+use crate::ops::pool2d::{Pool2dParams, NAME};
 use std::ops::Range;
 
 /// Elements of a band, at most, unless its windows are large: with its gradients 256 KB, a part of an L2 cache.
 const BAND: usize = 32 * 1024;
 
-pub fn backward(g: &Geometry, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+pub fn backward(g: &Geometry, args: Args) -> OpResult {
     let ((x, xl), (y, yl), (grad, gl)) = (args[0], args[1], args[2]);
     let dx = with_float!(NAME, x, |x: &[T]| {
         let x = RowView::new(x, xl);
@@ -26,17 +26,12 @@ pub fn backward(g: &Geometry, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
     Ok((dx, g.x_shape()))
 }
 
-/// From row to row of a band: the columns of all windows and those of x.
-fn pitch(g: &Geometry) -> usize {
-    g.padded_width().max(g.padding[1] + g.input[1])
-}
-
 /// The rows of a band, but for its last one. Windows that lie in two bands are looked at twice, so that bands are four times as
 /// high as windows at least.
 fn band_rows(g: &Geometry) -> usize {
     let height = g.input[0];
-    let most = (BAND / pitch(g))
-        .max(4 * g.kernel[0].min(height))
+    let most = (BAND / g.pitch())
+        .max(4 * g.windows.kernel[0].min(height))
         .min(height);
     height.div_ceil(height.div_ceil(most))
 }
@@ -60,16 +55,16 @@ fn scattered<T: Element>(
     let [height, width] = g.input;
     let band = band_rows(g);
     let bands = height.div_ceil(band);
-    let most_rows = (band + 2 * (g.kernel[0] - 1)).min(height);
-    let per_row =
-        4 * width + 2 * g.kernel[0] * g.kernel[1] * g.output[1] / g.stride[0].min(g.kernel[0]);
+    let Pool2dParams { kernel, stride, .. } = g.windows;
+    let most_rows = (band + 2 * (kernel[0] - 1)).min(height);
+    let per_row = 4 * width + 2 * kernel[0] * kernel[1] * g.output[1] / stride[0].min(kernel[0]);
     // SAFETY: the bands cover all rows of dx without overlap, and each row is written by the kernel that its band is given to.
     // The scratch memory is the call's own.
     unsafe {
         alloc::build(g.planes() * height * width, |dx: *mut T| {
             let dx = Shared::new(dx);
             parallel::ranges(g.planes() * bands, band * per_row, 1, |range| {
-                let pixels = most_rows * pitch(g);
+                let pixels = most_rows * g.pitch();
                 let lens = [pixels, pixels, g.output[1], g.output[1], g.output[1]];
                 scratch::with(lens, |[pixels, sums, max, grads, places]| {
                     for unit in range {
@@ -95,7 +90,7 @@ fn scattered<T: Element>(
     }
 }
 
-/// Some rows of a plane. `pixels` and `sums` have room for [`rows_around`] them, [`pitch`] elements each, the others for a row of
+/// Some rows of a plane. `pixels` and `sums` have room for [`rows_around`] them, [`Geometry::pitch`] elements each, the others for a row of
 /// outputs.
 struct Band<'a, T> {
     x: &'a RowView<'a, T>,
@@ -117,8 +112,8 @@ impl<T: Element> Kernel for Band<'_, T> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let g = self.g;
-        let ([height, width], outputs, pitch) = (g.input, g.output[1], pitch(g));
-        let (left, stride) = (g.padding[1], g.stride[1]);
+        let ([height, width], outputs, pitch) = (g.input, g.output[1], g.pitch());
+        let (left, stride) = (g.windows.padding[1], g.windows.stride[1]);
         let around = rows_around(g, &self.rows);
         let at = |row: usize| (row - around.start) * pitch;
         // SAFETY: the memory has the rows `around`, which are rows of the plane; x and dx have `width` columns there, and y
@@ -142,16 +137,16 @@ impl<T: Element> Kernel for Band<'_, T> {
                 let row = self.plane * g.output[0] + o;
                 convert::<S, T, f32>(s, self.y.row(row), self.max, outputs);
                 convert::<S, T, f32>(s, self.grad.row(row), self.grads, outputs);
-                s.call(FirstMaximum {
+                let first_maximum = FirstMaximum {
                     pixels: self.pixels.add(at(window.start)),
                     max: self.max,
                     places: self.places,
                     outputs,
-                    kernel: [window.len(), g.kernel[1]],
+                    kernel: [window.len(), g.windows.kernel[1]],
                     pitch,
-                    stride,
                     left,
-                });
+                };
+                s.call(ByStride::new(first_maximum, stride));
                 let sums = self.sums.add(at(window.start));
                 for i in 0..outputs {
                     let place = i * stride + *self.places.add(i) as usize;
@@ -177,45 +172,25 @@ struct FirstMaximum {
     outputs: usize,
     kernel: [usize; 2],
     pitch: usize,
-    stride: usize,
     /// Columns of padding.
     left: usize,
 }
 
-impl Kernel for FirstMaximum {
-    const WIDE: bool = false;
+impl Windows for FirstMaximum {
+    /// From the last place of a window to its first, so that the first one that fits stays.
     #[inline(always)]
-    fn run<S: Simd>(self, _: S) {
-        // SAFETY: the lengths are as the struct says.
+    unsafe fn run(&self, stride: usize) {
+        let ([rows, columns], outputs) = (self.kernel, self.outputs);
+        // SAFETY: the indices are below the lengths that the struct says.
         unsafe {
-            for o in 0..self.outputs {
-                let first = self.left.saturating_sub(o * self.stride);
+            for o in 0..outputs {
+                let first = self.left.saturating_sub(o * stride);
                 self.places.add(o).write(first as u32);
             }
-            match self.stride {
-                1 => self.find::<1>(),
-                2 => self.find::<2>(),
-                _ => self.find::<0>(),
-            }
-        }
-    }
-}
-
-impl FirstMaximum {
-    /// From the last place of a window to its first, so that the first one that fits stays.
-    ///
-    /// # Safety
-    /// As the struct says.
-    #[inline(always)]
-    unsafe fn find<const STRIDE: usize>(&self) {
-        let stride = if STRIDE > 0 { STRIDE } else { self.stride };
-        let [rows, columns] = self.kernel;
-        for i in (0..rows).rev() {
-            for j in (0..columns).rev() {
-                let place = i * self.pitch + j;
-                for o in 0..self.outputs {
-                    // SAFETY: the indices are below the lengths that the struct says.
-                    unsafe {
+            for i in (0..rows).rev() {
+                for j in (0..columns).rev() {
+                    let place = i * self.pitch + j;
+                    for o in 0..outputs {
                         let pixel = *self.pixels.add(place + o * stride);
                         let found = pixel == *self.max.add(o);
                         let before = *self.places.add(o);

@@ -1,9 +1,10 @@
 //! The vectors of one head, whichever of its elements are rotated together.
 
-use super::CpuArg;
 use crate::cpu::element::Element;
 use crate::cpu::gather;
+use crate::cpu::pieces::each_piece;
 use crate::cpu::simd::Simd;
+use crate::op::on_cpu::Arg;
 use crate::ops::qk_norm_rope::NormRope;
 use crate::ops::rope::cpu::rotate_piece;
 use candle_core::Result;
@@ -13,8 +14,8 @@ use std::ops::Range;
 pub struct Weights(pub [Vec<f32>; 2]);
 
 impl Weights {
-    pub fn new<T: Element>(op: &NormRope, weights: [CpuArg; 2]) -> Result<Self> {
-        let of = |(w, l): CpuArg| {
+    pub fn new<T: Element>(op: &NormRope, weights: [Arg; 2]) -> Result<Self> {
+        let of = |(w, l): Arg| {
             let w = gather::contiguous(w.as_slice::<T>()?, l);
             let wide = w.iter().map(|w| w.widen() + op.weight_offset);
             Ok::<Vec<f32>, candle_core::Error>(wide.collect())
@@ -68,16 +69,10 @@ pub trait HeadPiece<S: Simd> {
     /// The head has these elements.
     #[inline(always)]
     unsafe fn range<const KIND: u8>(&mut self, s: S, range: Range<usize>) {
-        let mut i = range.start;
         // SAFETY: the elements lie in the range.
         unsafe {
-            while i + S::LANES <= range.end {
-                self.piece::<KIND, true>(s, i, range.end - i);
-                i += S::LANES;
-            }
-            if i < range.end {
-                self.piece::<KIND, false>(s, i, range.end - i);
-            }
+            each_piece!(S, range, |FULL, i, left| self
+                .piece::<KIND, FULL>(s, i, left))
         }
     }
 }

@@ -9,31 +9,29 @@ use crate::cpu::column_sums::sum_rows;
 use crate::cpu::element::Element;
 use crate::cpu::parallel::Shared;
 use crate::cpu::{alloc, with_float};
-use crate::op::{Arg, Args};
+use crate::op::on_cpu::Args;
 use crate::ops::rope::cpu::{Place, Source, Stream, Tables, Walk};
 use crate::ops::rope::geometry::Heads;
-use crate::ops::rope::RopePairs;
+use crate::ops::rope::{RopePairs, TableArgs};
 use candle_core::{CpuStorage, Result};
 use head::{Head, Weights, HALF, NEIGHBOURS};
 use rows::{Backward, Forward};
 
-type CpuArg<'a> = Arg<'a, CpuStorage>;
-
 pub fn forward(
     op: &NormRope,
-    args: Args<CpuStorage>,
-    ids: Option<CpuArg>,
+    args: Args,
+    tables: TableArgs<CpuStorage>,
 ) -> Result<[CpuStorage; 2]> {
-    with_float!(NAME, args[0].0, T => forward_of::<T>(op, args, ids))
+    with_float!(NAME, args[0].0, T => forward_of::<T>(op, args, tables))
 }
 
 fn forward_of<T: Element>(
     op: &NormRope,
-    args: Args<CpuStorage>,
-    ids: Option<CpuArg>,
+    args: Args,
+    tables: TableArgs<CpuStorage>,
 ) -> Result<[CpuStorage; 2]> {
     let rotation = &op.rotation;
-    let tables = Tables::<T>::new(rotation, [args[4], args[5]], ids)?;
+    let tables = Tables::<T>::new(rotation, tables)?;
     let weights = Weights::new::<T>(op, [args[2], args[3]])?;
     let (q, k) = (
         Source::new(rotation, args[0])?,
@@ -71,19 +69,19 @@ const BACKWARD: usize = 6;
 /// dq, dk and, if they are wanted, the gradients of the weights.
 pub fn backward(
     op: &NormRopeBwd,
-    args: Args<CpuStorage>,
-    ids: Option<CpuArg>,
+    args: Args,
+    tables: TableArgs<CpuStorage>,
 ) -> Result<Vec<CpuStorage>> {
-    with_float!(NAME, args[0].0, T => backward_of::<T>(op, args, ids))
+    with_float!(NAME, args[0].0, T => backward_of::<T>(op, args, tables))
 }
 
 fn backward_of<T: Element>(
     op: &NormRopeBwd,
-    args: Args<CpuStorage>,
-    ids: Option<CpuArg>,
+    args: Args,
+    tables: TableArgs<CpuStorage>,
 ) -> Result<Vec<CpuStorage>> {
     let back = &op.forward.rotation.back();
-    let tables = Tables::<T>::new(back, [args[4], args[5]], ids)?;
+    let tables = Tables::<T>::new(back, tables)?;
     let weights = Weights::new::<T>(&op.forward, [args[2], args[3]])?;
     let (q, k) = (Source::new(back, args[0])?, Source::new(back, args[1])?);
     let (dq, dk) = (Source::new(back, args[6])?, Source::new(back, args[7])?);

@@ -6,7 +6,7 @@ use crate::cpu::alloc;
 use crate::cpu::element::Element;
 use crate::cpu::parallel::{self, Shared};
 use crate::cpu::simd::{dispatch, Kernel, Simd, MAX_LANES};
-use crate::op::Arg;
+use crate::op::on_cpu::Arg;
 use crate::ops::quantize::Dequantize;
 use crate::quant::{self, Levels, ScaleScope, Scheme};
 use candle_core::{CpuStorage, DType, Result, WithDType};
@@ -19,7 +19,7 @@ const BLOCK: usize = 40 * 1024;
 const COST: usize = 2;
 
 /// The values of codes; the arguments are codes, scales and, if the scheme has them, offsets.
-pub fn dequantize(op: &Dequantize, args: &[Arg<CpuStorage>]) -> Result<CpuStorage> {
+pub fn dequantize(op: &Dequantize, args: &[Arg]) -> Result<CpuStorage> {
     let cols = op.shape.dims()[op.shape.rank() - 1];
     let decoder = Decoder::new(&op.scheme, cols, args[0], args[1], args.get(2).copied())?;
     let count = op.shape.elem_count();
@@ -32,7 +32,7 @@ pub fn dequantize(op: &Dequantize, args: &[Arg<CpuStorage>]) -> Result<CpuStorag
 }
 
 /// The elements of a contiguous argument.
-pub fn elements<'a, T: WithDType>((storage, l): Arg<'a, CpuStorage>) -> Result<&'a [T]> {
+pub fn elements<'a, T: WithDType>((storage, l): Arg<'a>) -> Result<&'a [T]> {
     // A view without elements may begin past the end.
     let data = storage.as_slice::<T>()?;
     Ok(&data[l.start_offset().min(data.len())..][..l.shape().elem_count()])
@@ -54,9 +54,9 @@ impl<'a> Decoder<'a> {
     pub fn new(
         scheme: &'a Scheme,
         cols: usize,
-        codes: Arg<'a, CpuStorage>,
-        scales: Arg<'a, CpuStorage>,
-        offsets: Option<Arg<'a, CpuStorage>>,
+        codes: Arg<'a>,
+        scales: Arg<'a>,
+        offsets: Option<Arg<'a>>,
     ) -> Result<Self> {
         Ok(Decoder {
             scheme,

@@ -44,7 +44,7 @@ pub use statistics::{AbsMax, Sums};
 use crate::cpu::element::Element;
 use crate::cpu::row_view::RowView;
 use crate::cpu::{alloc, with_float};
-use crate::op::Arg;
+use crate::op::on_cpu::Arg;
 use crate::quant::Scheme;
 use candle_core::{CpuStorage, Layout, Result};
 use encode::Encoder;
@@ -63,7 +63,7 @@ fn size(l: &Layout) -> (usize, usize) {
 type Encoded = (Vec<u8>, Vec<f32>, Option<Vec<f32>>);
 
 /// The codes, scales and offsets of x, which has passed [`Scheme::check`].
-pub fn quantize(scheme: Scheme, (x, l): Arg<CpuStorage>) -> Result<Encoded> {
+pub fn quantize(scheme: Scheme, (x, l): Arg) -> Result<Encoded> {
     let (rows, cols) = size(l);
     if rows * cols == 0 {
         let count = scheme.scales_shape(l.shape())?.elem_count();
@@ -92,7 +92,7 @@ pub fn quantize(scheme: Scheme, (x, l): Arg<CpuStorage>) -> Result<Encoded> {
 }
 
 /// The values of the codes of x, which has passed [`Scheme::check`].
-pub fn fake_quantize(scheme: Scheme, (x, l): Arg<CpuStorage>) -> Result<CpuStorage> {
+pub fn fake_quantize(scheme: Scheme, (x, l): Arg) -> Result<CpuStorage> {
     let (rows, cols) = size(l);
     with_float!("fake_quantize", x, |x: &[T]| {
         let x = RowView::new(x, l);
@@ -108,11 +108,7 @@ pub fn fake_quantize(scheme: Scheme, (x, l): Arg<CpuStorage>) -> Result<CpuStora
 
 /// g where x is at most half a step beyond the outermost codes, else 0. x has passed [`Scheme::check`]; g has its shape and
 /// dtype.
-pub fn clip_grad(
-    scheme: Scheme,
-    (x, xl): Arg<CpuStorage>,
-    (g, gl): Arg<CpuStorage>,
-) -> Result<CpuStorage> {
+pub fn clip_grad(scheme: Scheme, (x, xl): Arg, (g, gl): Arg) -> Result<CpuStorage> {
     let (rows, cols) = size(xl);
     with_float!("fake_quantize", x, |x: &[T]| {
         let g = g.as_slice::<T>()?;

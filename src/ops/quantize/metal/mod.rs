@@ -8,12 +8,10 @@ pub use decode::dequantize;
 use super::{Packing, ScaleScope, Scheme, NAME};
 use crate::check;
 use crate::metal::{alloc, finish, Operand};
-use crate::op;
+use crate::op::on_metal::Arg;
 use candle_core::backend::{BackendDevice, BackendStorage};
 use candle_core::{CpuStorage, DType, Layout, MetalStorage, Result, Shape};
 use encode::{Encoder, ScaleBuffers, Sink};
-
-type Arg<'a> = op::Arg<'a, MetalStorage>;
 
 /// The most rows, columns and scales: kernels count them in 32 bits, and an index plus the step of a loop must not overflow.
 const MOST: usize = i32::MAX as usize;

@@ -7,12 +7,11 @@ use crate::cpu::column_sums::{reduce_middle, Max, Sum};
 use crate::cpu::element::Element;
 use crate::cpu::row_view::RowView;
 use crate::cpu::{gather, with_float};
-use crate::op::{Arg, OpResult};
+use crate::op::on_cpu::{Arg, OpResult};
 use crate::ops::reduce::dims::Run;
-use candle_core::CpuStorage;
 use std::borrow::Cow;
 
-pub fn over_dims(op: &ReduceDims, (x, l): Arg<CpuStorage>) -> OpResult<CpuStorage> {
+pub fn over_dims(op: &ReduceDims, (x, l): Arg) -> OpResult {
     let shape = op.reduced_shape(l.dims());
     let (runs, scale) = (op.runs(l.dims()), op.scale(l.dims()));
     let is_max = op.reduction == Reduction::Max;

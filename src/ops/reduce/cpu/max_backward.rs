@@ -6,13 +6,12 @@ use crate::cpu::parallel::{self, Shared};
 use crate::cpu::pieces::{for_each_piece, Pieces};
 use crate::cpu::simd::{dispatch, Kernel, Simd};
 use crate::cpu::{alloc, gather, with_float};
-use crate::op::{Args, OpResult};
-use candle_core::CpuStorage;
+use crate::op::on_cpu::{Args, OpResult};
 
 /// Longer rows are cut into blocks of this many columns, which threads can share.
 const BLOCK: usize = 64 * 1024;
 
-pub fn max_backward(over: Over, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+pub fn max_backward(over: Over, args: Args) -> OpResult {
     let ((x, xl), (y, yl), (g, gl)) = (args[0], args[1], args[2]);
     let (rows, cols) = over.split(xl.shape());
     let out = with_float!(NAME, x, |x: &[T]| {

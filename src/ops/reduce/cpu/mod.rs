@@ -12,11 +12,10 @@ use super::{Reduce, Reduction, NAME};
 use crate::cpu::element::Element;
 use crate::cpu::row_view::RowView;
 use crate::cpu::{gather, with_float};
-use crate::op::{Arg, OpResult};
+use crate::op::on_cpu::{Arg, OpResult};
 use crate::ops::reduce::Over;
-use candle_core::CpuStorage;
 
-pub fn forward(op: Reduce, (x, l): Arg<CpuStorage>) -> OpResult<CpuStorage> {
+pub fn forward(op: Reduce, (x, l): Arg) -> OpResult {
     let (rows, cols) = op.over.split(l.shape());
     let out = with_float!(NAME, x, |x: &[T]| {
         let x = &match op.over {

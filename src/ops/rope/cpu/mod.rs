@@ -11,27 +11,20 @@ pub use tables::Tables;
 pub use walk::{HeadRow, Place, Stream, Walk};
 
 use super::geometry::Heads;
-use super::{RopePairs, Rotation};
+use super::{RopePairs, Rotation, TableArgs};
 use crate::cpu::element::Element;
 use crate::cpu::parallel::Shared;
 use crate::cpu::{alloc, gather, with_float};
-use crate::op::{Arg, ArgMut};
+use crate::op::on_cpu::{Arg, ArgMut};
 use candle_core::{CpuStorage, Result};
 use std::borrow::Cow;
 
-type CpuArg<'a> = Arg<'a, CpuStorage>;
-
-pub fn forward(
-    rotation: &Rotation,
-    x: CpuArg,
-    tables: [CpuArg; 2],
-    ids: Option<CpuArg>,
-) -> Result<CpuStorage> {
-    if let Some(y) = token::forward(rotation, x, tables) {
+pub fn forward(rotation: &Rotation, x: Arg, tables: TableArgs<CpuStorage>) -> Result<CpuStorage> {
+    if let Some(y) = token::forward(rotation, x, tables.cos_sin) {
         return Ok(y);
     }
     with_float!(rotation.name, x.0, T => {
-        let tables = Tables::<T>::new(rotation, tables, ids)?;
+        let tables = Tables::<T>::new(rotation, tables)?;
         let source = Source::new(rotation, x)?;
         // SAFETY: the output has x's elements, and `rotate` writes all of them.
         Ok(T::wrap(unsafe {
@@ -45,12 +38,11 @@ pub fn forward(
 
 pub fn forward_pair(
     rotation: &Rotation,
-    [q, k]: [CpuArg; 2],
-    tables: [CpuArg; 2],
-    ids: Option<CpuArg>,
+    [q, k]: [Arg; 2],
+    tables: TableArgs<CpuStorage>,
 ) -> Result<[CpuStorage; 2]> {
     with_float!(rotation.name, q.0, T => {
-        let tables = Tables::<T>::new(rotation, tables, ids)?;
+        let tables = Tables::<T>::new(rotation, tables)?;
         let (qs, ks) = (Source::new(rotation, q)?, Source::new(rotation, k)?);
         let [q_to, k_to] = [&qs, &ks].map(|x| x.heads.packed(rotation.rope.layout));
         let mut rotated = Vec::new();
@@ -70,15 +62,10 @@ pub fn forward_pair(
     })
 }
 
-pub fn inplace(
-    rotation: &Rotation,
-    (x, l): ArgMut<CpuStorage>,
-    tables: [CpuArg; 2],
-    ids: Option<CpuArg>,
-) -> Result<()> {
+pub fn inplace(rotation: &Rotation, (x, l): ArgMut, tables: TableArgs<CpuStorage>) -> Result<()> {
     let order = rotation.rope.layout;
     with_float!(rotation.name, x, |data: &[T]| {
-        let tables = Tables::<T>::new(rotation, tables, ids)?;
+        let tables = Tables::<T>::new(rotation, tables)?;
         let run = |data: *mut T, heads: Heads| {
             let place = Place::new(data, heads);
             let stream = Stream {
@@ -122,7 +109,7 @@ pub struct Source<'a, T: Clone> {
 }
 
 impl<'a, T: Element> Source<'a, T> {
-    pub fn new(rotation: &Rotation, (storage, l): CpuArg<'a>) -> Result<Self> {
+    pub fn new(rotation: &Rotation, (storage, l): Arg<'a>) -> Result<Self> {
         let (order, data) = (rotation.rope.layout, storage.as_slice::<T>()?);
         let heads = Heads::new(order, l);
         if !heads.has_neighbours() || l.shape().elem_count() == 0 {

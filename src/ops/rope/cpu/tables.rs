@@ -1,13 +1,13 @@
 //! The cos and sin of a block of positions, in f32 and in the order in which a head is read.
 
-use super::CpuArg;
 use crate::check;
 use crate::cpu::element::Element;
 use crate::cpu::simd::{Kernel, Simd};
+use crate::op::on_cpu::Arg;
 use crate::ops::rope::geometry::TableDims;
-use crate::ops::rope::{RopePairs, RopePositions, RopeSections, Rotation};
+use crate::ops::rope::{RopePairs, RopePositions, RopeSections, Rotation, TableArgs};
 use crate::ops::targets;
-use candle_core::{DType, Result};
+use candle_core::{CpuStorage, DType, Result};
 use std::ops::Range;
 
 /// cos and sin, and which of their rows belong to which position.
@@ -64,20 +64,22 @@ struct Ids {
 
 impl<'a, T: Element> Tables<'a, T> {
     /// Of arguments that the op's check has accepted.
-    pub fn new(rotation: &Rotation, tables: [CpuArg<'a>; 2], ids: Option<CpuArg>) -> Result<Self> {
+    pub fn new(rotation: &Rotation, args: TableArgs<'a, CpuStorage>) -> Result<Self> {
         let Rotation {
             rope,
             inverse,
             name,
         } = rotation;
-        let of = |(storage, l): CpuArg<'a>| {
+        let of = |(storage, l): Arg<'a>| {
             let data = storage.as_slice::<T>()?;
             let dims = TableDims::new(rope, l)
                 .ok_or_else(|| check::error(name, "got a table of another rank"))?;
             Ok::<_, candle_core::Error>((&data[l.start_offset().min(data.len())..], dims))
         };
-        let tables = [of(tables[0])?, of(tables[1])?];
-        let ids = ids.map(|ids| Ids::new(rotation, ids, tables[0].1.rows()));
+        let tables = [of(args.cos_sin[0])?, of(args.cos_sin[1])?];
+        let ids = args
+            .ids
+            .map(|ids| Ids::new(rotation, ids, tables[0].1.rows()));
         Ok(Tables {
             tables,
             first: match rope.positions {
@@ -142,7 +144,7 @@ impl<'a, T: Element> Tables<'a, T> {
 }
 
 impl Ids {
-    fn new(rotation: &Rotation, (storage, l): CpuArg, rows: usize) -> Result<Self> {
+    fn new(rotation: &Rotation, (storage, l): Arg, rows: usize) -> Result<Self> {
         let contiguous = candle_core::Layout::contiguous(l.shape());
         Ok(Ids {
             rows: targets::read(rotation.name, "positions", (storage, l), rows, None)?,

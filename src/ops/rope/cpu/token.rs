@@ -1,9 +1,10 @@
 //! The heads of one position, as a decoder's next token has them: in f32 and with few elements the arithmetic takes less time than
 //! [`Walk`](super::Walk) takes to share it out.
 
-use super::{CpuArg, HeadRow, Rotate};
+use super::{HeadRow, Rotate};
 use crate::cpu::alloc;
 use crate::cpu::simd::{dispatch, Kernel, Simd};
+use crate::op::on_cpu::Arg;
 use crate::ops::rope::{RopeLayout, RopePairs, RopePositions, Rotation};
 use candle_core::CpuStorage;
 
@@ -13,8 +14,8 @@ const FEW: usize = 8 * 1024;
 /// The rotated heads, or `None` for what [`Walk`](super::Walk) must do. The arguments have been checked.
 pub fn forward(
     rotation: &Rotation,
-    (x, xl): CpuArg,
-    [(cos, cl), (sin, sl)]: [CpuArg; 2],
+    (x, xl): Arg,
+    [(cos, cl), (sin, sl)]: [Arg; 2],
 ) -> Option<CpuStorage> {
     let (CpuStorage::F32(x), CpuStorage::F32(cos), CpuStorage::F32(sin)) = (x, cos, sin) else {
         return None;

@@ -2,12 +2,12 @@
 
 mod rotary;
 
-pub use rotary::{narrow, HeadOperand, HeadStrides, MetalArg, Rotary, RotaryParams};
+pub use rotary::{narrow, HeadOperand, HeadStrides, Rotary, RotaryParams};
 
 use super::geometry::Heads;
-use super::Rotation;
+use super::{Rotation, TableArgs};
 use crate::metal::{alloc, dtype_name, finish, grid, sources, update, Launch, Operand};
-use crate::op::ArgMut;
+use crate::op::on_metal::{Arg, ArgMut};
 use candle_core::backend::BackendStorage;
 use candle_core::{MetalStorage, Result};
 use candle_metal_kernels::metal::Buffer;
@@ -81,24 +81,22 @@ fn launch<'a>(
 
 pub fn forward(
     rotation: &Rotation,
-    x: MetalArg,
-    tables: [MetalArg; 2],
-    ids: Option<MetalArg>,
+    x: Arg,
+    tables: TableArgs<MetalStorage>,
 ) -> Result<MetalStorage> {
     let count = x.1.shape().elem_count();
     let out = alloc(x.0.device(), count, x.0.dtype())?;
     if count > 0 {
         // The output stands in for k's, of which there is none.
-        run_pair(rotation, [x, x], 0, tables, ids, [&out, &out])?;
+        run_pair(rotation, [x, x], 0, tables, [&out, &out])?;
     }
     Ok(finish(out, x.0.device(), count, x.0.dtype()))
 }
 
 pub fn forward_pair(
     rotation: &Rotation,
-    [q, k]: [MetalArg; 2],
-    tables: [MetalArg; 2],
-    ids: Option<MetalArg>,
+    [q, k]: [Arg; 2],
+    tables: TableArgs<MetalStorage>,
 ) -> Result<[MetalStorage; 2]> {
     let (device, dtype) = (q.0.device(), q.0.dtype());
     let counts = [q, k].map(|(_, l)| l.shape().elem_count());
@@ -110,8 +108,8 @@ pub fn forward_pair(
     match counts {
         [0, 0] => (),
         // q has no heads.
-        [0, _] => run_pair(rotation, [k, k], 0, tables, ids, [&outs[1], &outs[1]])?,
-        _ => run_pair(rotation, [q, k], k_heads, tables, ids, [&outs[0], &outs[1]])?,
+        [0, _] => run_pair(rotation, [k, k], 0, tables, [&outs[1], &outs[1]])?,
+        _ => run_pair(rotation, [q, k], k_heads, tables, [&outs[0], &outs[1]])?,
     }
     let [q, k] = outs;
     Ok([
@@ -122,17 +120,16 @@ pub fn forward_pair(
 
 fn run_pair(
     rotation: &Rotation,
-    [q, k]: [MetalArg; 2],
+    [q, k]: [Arg; 2],
     k_heads: usize,
-    tables: [MetalArg; 2],
-    ids: Option<MetalArg>,
+    tables: TableArgs<MetalStorage>,
     [q_out, k_out]: [&Buffer; 2],
 ) -> Result<()> {
     let (qs, ks) = (
         HeadOperand::new(rotation, q)?,
         HeadOperand::new(rotation, k)?,
     );
-    let rotary = Rotary::new(rotation, tables, ids, qs.heads)?;
+    let rotary = Rotary::new(rotation, tables, qs.heads)?;
     let out = [q, k].map(|(_, l)| Heads::contiguous(rotation.rope.layout, l));
     let octs = rotary.octs();
     let params = Params::new(rotation, &rotary, [&qs, &ks], k_heads, out, octs)?;
@@ -142,15 +139,10 @@ fn run_pair(
     launch.params(&params).run(params.grid(qs.heads.batch))
 }
 
-pub fn inplace(
-    rotation: &Rotation,
-    (x, l): ArgMut<MetalStorage>,
-    tables: [MetalArg; 2],
-    ids: Option<MetalArg>,
-) -> Result<()> {
+pub fn inplace(rotation: &Rotation, (x, l): ArgMut, tables: TableArgs<MetalStorage>) -> Result<()> {
     let order = rotation.rope.layout;
     let run = |x: &MetalStorage, xs: HeadOperand| {
-        let rotary = Rotary::new(rotation, tables, ids, xs.heads)?;
+        let rotary = Rotary::new(rotation, tables, xs.heads)?;
         if rotary.params.pairs == 0 || l.shape().elem_count() == 0 {
             return Ok(());
         }

@@ -2,13 +2,11 @@
 
 use crate::check;
 use crate::metal::{aligned4, Launch, Operand};
-use crate::op::Arg;
+use crate::op::on_metal::Arg;
 use crate::ops::rope::geometry::{Heads, TableDims};
-use crate::ops::rope::{RopePairs, RopePositions, Rotation};
+use crate::ops::rope::{RopePairs, RopePositions, Rotation, TableArgs};
 use candle_core::backend::BackendStorage;
 use candle_core::{DType, Layout, MetalStorage, Result};
-
-pub type MetalArg<'a> = Arg<'a, MetalStorage>;
 
 /// `HeadStrides` of rotary.metal.
 #[repr(C)]
@@ -70,7 +68,7 @@ pub struct HeadOperand<'a> {
 }
 
 impl<'a> HeadOperand<'a> {
-    pub fn new(rotation: &Rotation, (storage, l): MetalArg<'a>) -> Result<Self> {
+    pub fn new(rotation: &Rotation, (storage, l): Arg<'a>) -> Result<Self> {
         let order = rotation.rope.layout;
         let heads = Heads::new(order, l);
         Ok(match heads.has_neighbours() {
@@ -108,11 +106,11 @@ impl<'a> Rotary<'a> {
     /// For heads like `heads`.
     pub fn new(
         rotation: &Rotation,
-        [cos, sin]: [MetalArg<'a>; 2],
-        ids: Option<MetalArg<'a>>,
+        args: TableArgs<'a, MetalStorage>,
         heads: Heads,
     ) -> Result<Self> {
         let (rope, name) = (&rotation.rope, rotation.name);
+        let ([cos, sin], ids) = (args.cos_sin, args.ids);
         let ((cos, cos_dims), (sin, sin_dims)) = (table(rotation, cos)?, table(rotation, sin)?);
         let strides = |t: TableDims| [0, 1, 2].map(|i| t.strides[i] as u64);
         let steady = |t: TableDims| strides(t).iter().all(|stride| stride % 4 == 0);
@@ -191,7 +189,7 @@ impl<'a> Rotary<'a> {
     }
 }
 
-fn table<'a>(rotation: &Rotation, (storage, l): MetalArg<'a>) -> Result<(Operand<'a>, TableDims)> {
+fn table<'a>(rotation: &Rotation, (storage, l): Arg<'a>) -> Result<(Operand<'a>, TableDims)> {
     let rope = &rotation.rope;
     let dims = |l: &Layout| {
         let dims = TableDims::new(rope, l);

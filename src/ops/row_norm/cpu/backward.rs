@@ -5,20 +5,19 @@ use super::{rows_and_cols, slices, RowNorm};
 use crate::cpu::column_sums::sum_rows;
 use crate::cpu::element::Element;
 use crate::cpu::fold::fold;
-use crate::cpu::moments::{Divisor, MomentSums, Moments, RowGradSums};
+use crate::cpu::moments::{normed, Divisor, MomentSums, Moments, RowGradSums};
 use crate::cpu::parallel::Shared;
 use crate::cpu::pieces::{for_each_piece, Pieces};
 use crate::cpu::row_view::RowView;
 use crate::cpu::simd::Simd;
 use crate::cpu::two_pass::{self, TwoPassRow};
 use crate::cpu::{alloc, with_float};
-use crate::op::{Args, OpResult};
+use crate::op::on_cpu::{Args, OpResult};
 use crate::ops::affine_norm::AffineBwd;
-use candle_core::CpuStorage;
 use std::ops::Range;
 
 /// dx, dweight and dbias one after the other; of the last two, the first `vectors`.
-pub fn backward(op: &AffineBwd<RowNorm>, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+pub fn backward(op: &AffineBwd<RowNorm>, args: Args) -> OpResult {
     let (&AffineBwd { norm, vectors }, (x, xl), (g, gl)) = (op, args[0], args[1]);
     let [rows, cols] = rows_and_cols(xl);
     let n = rows * cols + vectors * cols;
@@ -252,8 +251,7 @@ impl<T: Element, const CENTRED: bool, const WEIGHT: bool, const VECTORS: usize> 
         // SAFETY: `apply` asks for columns of a row that x, g and dx have, and so have the weight and the sums that are used.
         unsafe {
             let g = T::load_piece::<S, FULL>(s, self.g.add(i), left);
-            let x = T::load_piece::<S, FULL>(s, self.x.add(i), left);
-            let x = self.moments.apply::<S, CENTRED>(s, x);
+            let x = normed::<S, T, CENTRED, FULL>(s, self.moments, self.x.add(i), left);
             let mut h = g;
             if WEIGHT {
                 h = s.mul(g, T::load_piece::<S, FULL>(s, self.weight.add(i), left));

@@ -2,15 +2,15 @@
 
 use super::{rows_and_cols, slices, RowNorm};
 use crate::cpu::element::Element;
-use crate::cpu::moments::{Divisor, MomentSums, Moments};
+use crate::cpu::moments::{normed, Divisor, MomentSums, Moments};
 use crate::cpu::parallel::Shared;
 use crate::cpu::pieces::{for_each_piece, Pieces};
 use crate::cpu::row_view::RowView;
 use crate::cpu::simd::Simd;
 use crate::cpu::two_pass::{self, TwoPassRow};
 use crate::cpu::{alloc, gather, with_float};
-use crate::op::{ArgMut, Args, OpResult};
-use candle_core::{CpuStorage, Layout, Result};
+use crate::op::on_cpu::{ArgMut, Args, OpResult};
+use candle_core::{Layout, Result};
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -32,7 +32,7 @@ pub trait NormByRow: Copy {
     unsafe fn run<T: Element>(self, l: &Layout, x: &RowView<T>, y: Shared<T>, params: Vectors<T>);
 }
 
-pub fn forward<N: NormByRow>(norm: N, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+pub fn forward<N: NormByRow>(norm: N, args: Args) -> OpResult {
     let (x, l) = args[0];
     let [rows, cols] = norm.rows_and_cols(l);
     let out = with_float!(norm.name(), x, |x: &[T]| {
@@ -45,11 +45,7 @@ pub fn forward<N: NormByRow>(norm: N, args: Args<CpuStorage>) -> OpResult<CpuSto
     Ok((out, l.shape().clone()))
 }
 
-pub fn inplace<N: NormByRow>(
-    norm: N,
-    (x, l): ArgMut<CpuStorage>,
-    vectors: Args<CpuStorage>,
-) -> Result<()> {
+pub fn inplace<N: NormByRow>(norm: N, (x, l): ArgMut, vectors: Args) -> Result<()> {
     let [_, cols] = norm.rows_and_cols(l);
     with_float!(norm.name(), x, |x: &[T]| {
         let vectors = slices::<T>(vectors)?;
@@ -312,8 +308,7 @@ impl<T: Element, const CENTRED: bool, const VECTORS: usize> Pieces
     unsafe fn piece<S: Simd, const FULL: bool>(&self, s: S, i: usize, left: usize) {
         // SAFETY: `write` asks for columns that x, y and the first `VECTORS` vectors have.
         unsafe {
-            let x = T::load_piece::<S, FULL>(s, self.x.add(i), left);
-            let mut v = self.moments.apply::<S, CENTRED>(s, x);
+            let mut v = normed::<S, T, CENTRED, FULL>(s, self.moments, self.x.add(i), left);
             if VECTORS == 1 {
                 let weight = T::load_piece::<S, FULL>(s, self.vectors[0].add(i), left);
                 v = s.mul(v, weight);

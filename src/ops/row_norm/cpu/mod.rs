@@ -14,8 +14,8 @@ use super::{Kind, RowNorm};
 use crate::cpu::element::Element;
 use crate::cpu::gather;
 use crate::cpu::moments::Divisor;
-use crate::op::Arg;
-use candle_core::{CpuStorage, Layout, Result};
+use crate::op::on_cpu::Arg;
+use candle_core::{Layout, Result};
 use std::borrow::Cow;
 use std::ops::Deref;
 
@@ -57,7 +57,7 @@ impl<'a, T: Clone> Deref for Slices<'a, T> {
 
 /// Weight and bias, as far as there are any, as contiguous slices.
 #[inline]
-pub fn slices<'a, T: Element>(vectors: &[Arg<'a, CpuStorage>]) -> Result<Slices<'a, T>> {
+pub fn slices<'a, T: Element>(vectors: &[Arg<'a>]) -> Result<Slices<'a, T>> {
     let slice = |i: usize| match vectors.get(i) {
         Some((v, l)) => Ok(gather::contiguous(v.as_slice::<T>()?, l)),
         None => Result::Ok(Cow::Borrowed(&[][..])),

@@ -3,12 +3,12 @@
 
 use super::{rows_and_cols, slices, NormRows, RowNorm};
 use crate::cpu::element::Element;
+use crate::cpu::elementwise::{map_run, Map};
 use crate::cpu::parallel::{self, Shared};
-use crate::cpu::pieces::{for_each_piece, Pieces};
 use crate::cpu::row_view::RowView;
 use crate::cpu::simd::{dispatch, Kernel, Simd};
 use crate::cpu::{alloc, with_float};
-use crate::op::Args;
+use crate::op::on_cpu::Args;
 use candle_core::{CpuStorage, Result};
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ const BLOCK: usize = 4096;
 const COST: usize = 4;
 
 /// The sum, and its norm: of x, residual and the vectors.
-pub fn add(norm: RowNorm, args: Args<CpuStorage>) -> Result<[CpuStorage; 2]> {
+pub fn add(norm: RowNorm, args: Args) -> Result<[CpuStorage; 2]> {
     let ((x, xl), (r, rl)) = (args[0], args[1]);
     let [rows, cols] = rows_and_cols(xl);
     let block = (BLOCK / cols.max(1)).max(1);
@@ -68,31 +68,21 @@ impl<T: Element> Kernel for AddRows<'_, T> {
         for row in self.rows {
             // SAFETY: `add` asks for rows that x, r and the sum have, of `cols` elements, and gives each to one thread.
             unsafe {
-                let sum = AddRow {
-                    x: self.x.row(row),
-                    r: self.r.row(row),
-                    sum: self.sum.get().add(row * self.cols),
-                };
-                for_each_piece(s, 0..self.cols, &sum);
+                let sum = self.sum.get().add(row * self.cols);
+                let terms = [self.x.row(row), self.r.row(row)];
+                map_run(s, Add, terms, [sum], self.cols);
             }
         }
     }
 }
 
-struct AddRow<T> {
-    x: *const T,
-    r: *const T,
-    sum: *mut T,
-}
+#[derive(Clone, Copy)]
+struct Add;
 
-impl<T: Element> Pieces for AddRow<T> {
+impl Map<2, 1> for Add {
+    const COST: usize = 1;
     #[inline(always)]
-    unsafe fn piece<S: Simd, const FULL: bool>(&self, s: S, i: usize, left: usize) {
-        // SAFETY: the rows have the elements that are asked for.
-        unsafe {
-            let x = T::load_piece::<S, FULL>(s, self.x.add(i), left);
-            let r = T::load_piece::<S, FULL>(s, self.r.add(i), left);
-            T::store_piece::<S, FULL>(s, self.sum.add(i), left, s.add(x, r));
-        }
+    fn map<S: Simd>(&self, s: S, [x, r]: [S::F; 2]) -> [S::F; 1] {
+        [s.add(x, r)]
     }
 }

@@ -3,8 +3,8 @@
 use super::max_sum::MaxSum;
 use super::scores::{Plain, ScoreRow};
 use crate::cpu::element::Element;
+use crate::cpu::elementwise::{map_run, Map};
 use crate::cpu::parallel::{self, Shared};
-use crate::cpu::pieces::{for_each_piece, Pieces};
 use crate::cpu::row_view::RowView;
 use crate::cpu::simd::Simd;
 use crate::cpu::{math, two_pass};
@@ -45,33 +45,28 @@ impl<T: Element> two_pass::TwoPassRow for LogSoftmax<'_, T> {
     unsafe fn apply<S: Simd>(&self, s: S, row: usize, cols: Range<usize>, stat: MaxSum) {
         // SAFETY: x and y have this row of `cols` elements, and no other thread is given these columns.
         unsafe {
-            let row = LogRow {
-                x: self.x.row(row),
-                y: self.y.get().add(row * self.cols),
+            let x = self.x.row(row).add(cols.start);
+            let y = self.y.get().add(row * self.cols + cols.start);
+            let subtract = Subtract {
                 max: stat.max,
                 log_sum: s.to_array(math::log(s, s.splat(stat.sum)))[0],
             };
-            for_each_piece(s, cols, &row);
+            map_run(s, subtract, [x], [y], cols.len());
         }
     }
 }
 
-/// One row of x and y, and what is subtracted from it.
-struct LogRow<T> {
-    x: *const T,
-    y: *mut T,
+/// (x − max) − log_sum
+#[derive(Clone, Copy)]
+struct Subtract {
     max: f32,
     log_sum: f32,
 }
 
-impl<T: Element> Pieces for LogRow<T> {
+impl Map<1, 1> for Subtract {
+    const COST: usize = 1;
     #[inline(always)]
-    unsafe fn piece<S: Simd, const FULL: bool>(&self, s: S, i: usize, left: usize) {
-        // SAFETY: the row has the elements that are asked for.
-        unsafe {
-            let v = T::load_piece::<S, FULL>(s, self.x.add(i), left);
-            let v = s.sub(s.sub(v, s.splat(self.max)), s.splat(self.log_sum));
-            T::store_piece::<S, FULL>(s, self.y.add(i), left, v);
-        }
+    fn map<S: Simd>(&self, s: S, [x]: [S::F; 1]) -> [S::F; 1] {
+        [s.sub(s.sub(x, s.splat(self.max)), s.splat(self.log_sum))]
     }
 }

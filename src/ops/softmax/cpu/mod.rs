@@ -14,8 +14,8 @@ use crate::cpu::parallel::Shared;
 use crate::cpu::row_view::RowView;
 use crate::cpu::simd::MAX_LANES;
 use crate::cpu::{alloc, gather, with_float};
-use crate::op::{Arg, ArgMut, Args, OpResult};
-use candle_core::{CpuStorage, Layout, Result, Shape};
+use crate::op::on_cpu::{Arg, ArgMut, Args, OpResult};
+use candle_core::{Layout, Result, Shape};
 pub use max_sum::{finite_max, MaxSum};
 use scores::{Biased, Scaled};
 pub use scores::{Plain, ScoreRow};
@@ -34,7 +34,7 @@ macro_rules! with_log {
     };
 }
 
-pub fn forward(op: Softmax, (x, l): Arg<CpuStorage>) -> OpResult<CpuStorage> {
+pub fn forward(op: Softmax, (x, l): Arg) -> OpResult {
     let out = with_float!(NAME, x, |x: &[T]| {
         with_log!(op.log, LOG => forward_as::<T, LOG>(x, l, op.dim)).map(T::wrap)
     })?;
@@ -99,7 +99,7 @@ fn transpose_back<T: Element>(data: &[T], transposed: &Layout, dim: usize) -> Re
     Ok(gather::contiguous(data, &back).into_owned())
 }
 
-pub fn inplace(log: bool, (x, l): ArgMut<CpuStorage>) -> Result<()> {
+pub fn inplace(log: bool, (x, l): ArgMut) -> Result<()> {
     let size = rows_and_cols(l.shape());
     with_float!(NAME, x, |x: &[T]| {
         gather::update(x, l, |x: &mut [T]| {
@@ -120,7 +120,7 @@ fn rows_and_cols(shape: &Shape) -> [usize; 2] {
     [shape.elem_count() / cols.max(1), cols]
 }
 
-pub fn masked(op: MaskedSoftmax, args: Args<CpuStorage>) -> OpResult<CpuStorage> {
+pub fn masked(op: MaskedSoftmax, args: Args) -> OpResult {
     let ((x, xl), mask) = (args[0], args.get(1));
     let shape = xl.shape();
     let out = with_float!(NAME, x, |x: &[T]| {
@@ -137,11 +137,7 @@ pub fn masked(op: MaskedSoftmax, args: Args<CpuStorage>) -> OpResult<CpuStorage>
     Ok((out, shape.clone()))
 }
 
-pub fn masked_inplace(
-    op: MaskedSoftmax,
-    (x, l): ArgMut<CpuStorage>,
-    rest: Args<CpuStorage>,
-) -> Result<()> {
+pub fn masked_inplace(op: MaskedSoftmax, (x, l): ArgMut, rest: Args) -> Result<()> {
     let [_, cols] = rows_and_cols(l.shape());
     with_float!(NAME, x, |x: &[T]| {
         let mask = mask_view::<T>(rest.first(), l.shape())?;
@@ -155,7 +151,7 @@ pub fn masked_inplace(
 }
 
 fn mask_view<'a, T: Element>(
-    mask: Option<&Arg<'a, CpuStorage>>,
+    mask: Option<&Arg<'a>>,
     shape: &Shape,
 ) -> Result<Option<RowView<'a, T>>> {
     let Some(&(mask, ml)) = mask else {
@@ -187,11 +183,7 @@ unsafe fn run_masked<T: Element>(
     }
 }
 
-pub fn backward(
-    op: SoftmaxBwd,
-    (y, yl): Arg<CpuStorage>,
-    (g, gl): Arg<CpuStorage>,
-) -> OpResult<CpuStorage> {
+pub fn backward(op: SoftmaxBwd, (y, yl): Arg, (g, gl): Arg) -> OpResult {
     let out = with_float!(NAME, y, |y: &[T]| {
         let g = g.as_slice::<T>()?;
         with_log!(op.log, LOG => backward_as::<T, LOG>(op, (y, yl), (g, gl))).map(T::wrap)

@@ -6,14 +6,14 @@ use crate::cpu::row_view::RowView;
 use crate::cpu::rows::{join_rows, Sum, Weighted};
 use crate::cpu::simd::{dispatch, Kernel, Simd};
 use crate::cpu::{alloc, scratch, with_float};
-use crate::op::Arg;
+use crate::op::on_cpu::Arg;
 use crate::ops::upsample::axis::Axis;
 use crate::ops::upsample::{Upsample, NAME};
 use candle_core::{CpuStorage, Result};
 use std::ops::Range;
 
 /// The gradient of an x of these dims.
-pub fn backward(op: &Upsample, x: &[usize], (grad, l): Arg<CpuStorage>) -> Result<CpuStorage> {
+pub fn backward(op: &Upsample, x: &[usize], (grad, l): Arg) -> Result<CpuStorage> {
     let planes = x[0] * x[1];
     let axes = match l.shape().elem_count() {
         // Tables would be as long as a size that nothing else has limited.

@@ -10,10 +10,10 @@ use super::{Upsample, NAME};
 use crate::cpu::element::Element;
 use crate::cpu::row_view::RowView;
 use crate::cpu::with_float;
-use crate::op::Arg;
+use crate::op::on_cpu::Arg;
 use candle_core::{CpuStorage, Result};
 
-pub fn forward(op: &Upsample, (x, l): Arg<CpuStorage>) -> Result<CpuStorage> {
+pub fn forward(op: &Upsample, (x, l): Arg) -> Result<CpuStorage> {
     let dims = l.dims();
     let planes = dims[0] * dims[1];
     with_float!(NAME, x, |x: &[T]| {

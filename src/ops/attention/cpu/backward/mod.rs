@@ -24,11 +24,11 @@ use crate::cpu::element::Element;
 use crate::cpu::matmul::micro::{COLS, ROWS};
 use crate::cpu::parallel::{self, Shared};
 use crate::cpu::{gather, scratch, simd};
-use crate::op::{Args, OpResults};
+use crate::op::on_cpu::{Args, OpResults};
 use crate::ops::attention::backward::{AttendBwd, FIRST};
 use crate::ops::attention::geometry::{Geometry, Strides};
 use candle_core::backend::BackendStorage;
-use candle_core::{CpuStorage, DType, Layout, Shape};
+use candle_core::{DType, Layout, Shape};
 use chunk::Part;
 use std::borrow::Cow;
 
@@ -74,7 +74,7 @@ impl<T> Target<T> {
     }
 }
 
-pub fn run<T: Element>(bwd: &AttendBwd, args: Args<CpuStorage>) -> OpResults<CpuStorage> {
+pub fn run<T: Element>(bwd: &AttendBwd, args: Args) -> OpResults {
     let call = Call::<T>::new(&bwd.op, &args[FIRST..])?;
     let geometry = call.geometry;
     let backward = Backward {
