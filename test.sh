@@ -241,6 +241,7 @@ full() {
     step "tests" cargo test --features "$features"
     step "tests without CPU kernels" tests_without_kernels
     step "port_model" port_tool
+    step "ported models" scripts/models/run.sh --quick
     step "docs" env RUSTDOCFLAGS=-Dwarnings cargo doc --no-deps --features "$features"
     if [[ $(uname) == Linux ]]; then debian_step "public API" public_api python3; fi
     if [[ $(uname) == Linux ]]; then linux_only; fi

@@ -273,7 +273,7 @@ fn batch_norm_applied_by_hand_trains() -> Result<()> {
             (Some(weight), Some(bias)) => x.apply_op3(weight, bias, norm())?,
         };
         let reference =
-            candle_fused::reference::batch_norm::reference(&x, &mean, &var, weight, bias, 1e-5)?;
+            candle_fused::reference::batch_norm::reference(&x, &mean, &var, [weight, bias], 1e-5)?;
         assert_close(&by_hand, &reference)?;
         let got = by_hand.sqr()?.sum_all()?.backward()?;
         let want = reference.sqr()?.sum_all()?.backward()?;
