@@ -34,7 +34,7 @@ fn epoch(state: u64) -> u32 {
 
 pub struct OwnPool {
     state: AtomicU64,
-    /// The job of this epoch, behind its caller's stack frame: valid while it is open or a thread is inside.
+    /// The job of this epoch, in its caller's stack frame: valid while it is open or a thread is inside.
     job: AtomicPtr<Published>,
     /// Whether a caller is in [`OwnPool::run`].
     taken: AtomicBool,
@@ -115,14 +115,20 @@ impl OwnPool {
     /// Lets no further thread into the job, and waits for those inside.
     fn close(&self) {
         self.state.fetch_and(!OPEN, SeqCst);
-        let mut start = None;
+        let (mut start, mut parked) = (None, false);
         while self.state.load(Acquire) & INSIDE > 0 {
             if start.get_or_insert_with(Instant::now).elapsed() < CALLER_SPIN {
                 std::hint::spin_loop();
             } else {
                 // Returns at once if the last thread has left since, and early for another's `unpark`.
                 thread::park();
+                parked = true;
             }
+        }
+        // That may have been an `unpark` which the user's own code is going to wait for. One too many does no harm: whoever
+        // parks must expect to wake up for no reason.
+        if parked {
+            thread::current().unpark();
         }
     }
 
@@ -182,6 +188,8 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
     use std::sync::mpsc::{channel, RecvTimeoutError};
 
+    const PATIENT: Duration = Duration::from_secs(60);
+
     /// Fails if `work` has not come back after a minute, instead of hanging.
     fn ends(work: impl FnOnce() + Send + 'static) {
         let (done, end) = channel();
@@ -190,7 +198,7 @@ mod tests {
             // The receiver has given up if this fails.
             let _ = done.send(());
         });
-        if end.recv_timeout(Duration::from_secs(60)) == Err(RecvTimeoutError::Timeout) {
+        if end.recv_timeout(PATIENT) == Err(RecvTimeoutError::Timeout) {
             panic!("deadlock");
         }
         worker.join().expect("no panic");
@@ -270,6 +278,33 @@ mod tests {
             let job = Job::new(3, &inner);
             assert!(pool.run(&job).is_some());
             assert!(job.into_panic().is_none());
+        });
+    }
+
+    /// An executor that blocks a thread parks it until its waker unparks it, which may happen in the middle of our work.
+    #[test]
+    fn the_caller_keeps_an_unpark_of_its_own() {
+        ends(|| {
+            let pool = OwnPool::start(1);
+            let caller = thread::current();
+            let (entered, done) = (AtomicBool::new(false), AtomicBool::new(false));
+            let work = |_: usize| {
+                if thread::current().id() == caller.id() {
+                    // The other thread must be inside when we are done.
+                    while !entered.load(Relaxed) {
+                        thread::yield_now();
+                    }
+                    caller.unpark();
+                } else {
+                    entered.store(true, Relaxed);
+                    thread::sleep(Duration::from_millis(5));
+                    done.store(true, Relaxed);
+                }
+            };
+            assert!(pool.run(&Job::new(2, &work)).is_some());
+            assert!(done.load(Relaxed));
+            // As long as this would wait if the token were lost: far longer than the test has.
+            thread::park_timeout(2 * PATIENT);
         });
     }
 }
