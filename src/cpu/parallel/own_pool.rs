@@ -14,7 +14,7 @@
 
 use super::job::{Job, Times};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
 use std::sync::OnceLock;
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
@@ -41,10 +41,27 @@ pub struct OwnPool {
     sleepers: Box<[Sleeper]>,
 }
 
-/// A job, and whom to wake up at its end.
+/// A job, whom to wake up for it, and whom at its end.
 struct Published {
     job: *const Job<'static>,
     caller: Thread,
+    /// The sleepers before this one have been looked after.
+    next: AtomicUsize,
+    /// As many sleepers as there are shares for other threads.
+    sleepers: &'static [Sleeper],
+}
+
+impl Published {
+    /// Wakes up the next thread that sleeps. Each thread that works on the job calls this, so that many are soon awake where each
+    /// takes long to wake up; and few, where the work is soon done.
+    fn wake_one(&self) {
+        loop {
+            match self.sleepers.get(self.next.fetch_add(1, Relaxed)) {
+                Some(sleeper) if !sleeper.wake() => (),
+                _ => return,
+            }
+        }
+    }
 }
 
 /// Each on cache lines of its own: a thread that falls asleep slows down no other.
@@ -56,12 +73,10 @@ struct Sleeper {
 }
 
 impl Sleeper {
-    fn wake(&self) {
-        if self.asleep.load(SeqCst) {
-            if let Some(thread) = self.thread.get() {
-                thread.unpark();
-            }
-        }
+    /// Whether it slept.
+    fn wake(&self) -> bool {
+        let sleeping = self.thread.get().filter(|_| self.asleep.load(SeqCst));
+        sleeping.inspect(|thread| thread.unpark()).is_some()
     }
 }
 
@@ -95,23 +110,21 @@ impl OwnPool {
     }
 
     /// Works on the job with the pool's threads. `None`, and nothing done, while another call has the pool.
-    pub fn run(&self, job: &Job) -> Option<Times> {
+    pub fn run(&'static self, job: &Job) -> Option<Times> {
         if self.taken.swap(true, Acquire) {
             return None;
         }
         let start = Instant::now();
+        let others = job.count().saturating_sub(1).min(self.sleepers.len());
         let published = Published {
             job: std::ptr::from_ref(job).cast(),
             caller: thread::current(),
+            next: AtomicUsize::new(0),
+            sleepers: &self.sleepers[..others],
         };
         let open = self.publish(&published);
         // One before each share, so that many threads are not all woken up for work that is soon done.
-        let mut sleepers = self.sleepers.iter().take(job.count().saturating_sub(1));
-        let shares = job.claim(|| {
-            if let Some(sleeper) = sleepers.next() {
-                sleeper.wake();
-            }
-        });
+        let shares = job.claim(|| published.wake_one());
         let work = start.elapsed();
         drop(open);
         Some(Times::until_now(start, work, shares))
@@ -187,7 +200,12 @@ impl OwnPool {
         // true, but the reference is gone before we leave.
         let caller = unsafe {
             let published = &*self.job.load(Acquire);
-            (*published.job).claim(|| ());
+            let mut first = true;
+            (*published.job).claim(|| {
+                if std::mem::take(&mut first) {
+                    published.wake_one();
+                }
+            });
             published.caller.clone()
         };
         let before = self.state.fetch_sub(1, SeqCst);
@@ -201,7 +219,6 @@ impl OwnPool {
 mod tests {
     use super::*;
     use std::panic::{catch_unwind, AssertUnwindSafe};
-    use std::sync::atomic::AtomicUsize;
     use std::sync::mpsc::{channel, RecvTimeoutError};
 
     const PATIENT: Duration = Duration::from_secs(60);
@@ -324,6 +341,28 @@ mod tests {
         });
     }
 
+    /// As long as every thread waits in its first share for all others, the caller cannot wake them all up itself.
+    #[test]
+    fn every_thread_wakes_up_another() {
+        const THREADS: usize = 8;
+        ends(|| {
+            let pool = OwnPool::start(THREADS);
+            for _ in 0..3 {
+                while !pool.sleepers.iter().all(|s| s.asleep.load(SeqCst)) {
+                    thread::yield_now();
+                }
+                let arrived = AtomicUsize::new(0);
+                let work = |_: usize| {
+                    arrived.fetch_add(1, SeqCst);
+                    while arrived.load(SeqCst) <= THREADS {
+                        thread::yield_now();
+                    }
+                };
+                assert!(pool.run(&Job::new(THREADS + 1, &work)).is_some());
+            }
+        });
+    }
+
     /// Nothing that is called between opening and closing a job panics today. If it did, the job would be gone.
     #[test]
     fn an_unwinding_caller_closes_its_job() {
@@ -335,9 +374,12 @@ mod tests {
             let published = Published {
                 job: std::ptr::from_ref(&job).cast(),
                 caller: thread::current(),
+                next: AtomicUsize::new(0),
+                sleepers: &pool.sleepers,
             };
             let unwound = catch_unwind(AssertUnwindSafe(|| {
                 let _open = pool.publish(&published);
+                published.wake_one();
                 panic!("the caller's");
             }));
             assert!(unwound.is_err());
