@@ -156,8 +156,16 @@ fn share_out(job: &Job) -> bool {
         }
         Err(_) => {
             POISONED.store(true, Ordering::Relaxed);
-            own_pool().run(job).is_some()
+            finish(job);
+            true
         }
+    }
+}
+
+/// Works on the shares that Candle's pool has left when it panicked. It may have claimed some of them, or all.
+fn finish(job: &Job) {
+    if own_pool().run(job).is_none() {
+        job.claim(|| ());
     }
 }
 
@@ -243,5 +251,23 @@ mod tests {
             assert_eq!(done.into_inner(), 1_000_000);
             barrier_pool().execute_chunked(100, |_| {});
         }
+    }
+
+    /// Our pool may be at work for another call when Candle's has panicked in the middle of a job.
+    #[test]
+    fn a_job_is_finished_where_it_was_left() {
+        let counts: Vec<_> = (0..9).map(|_| AtomicUsize::new(0)).collect();
+        let count = |i: usize| {
+            counts[i].fetch_add(1, Ordering::Relaxed);
+        };
+        let job = Job::new(counts.len(), &count);
+        let work = |_: usize| finish(&job);
+        // Other tests may have the pool.
+        while own_pool().run(&Job::new(1, &work)).is_none() {
+            std::thread::yield_now();
+        }
+        assert!(counts
+            .iter()
+            .all(|count| count.load(Ordering::Relaxed) == 1));
     }
 }
