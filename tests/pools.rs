@@ -10,6 +10,7 @@ use candle_fused::ops;
 use rayon::prelude::*;
 use std::panic::{catch_unwind, resume_unwind};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{channel, sync_channel, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -210,6 +211,30 @@ fn a_step_beside_stock_ops_on_the_same_variables() -> Result<()> {
             });
             (0..400).try_for_each(|_| adam.step(&grads))?;
             reader.join().unwrap_or_else(|panic| resume_unwind(panic))
+        })
+    })
+}
+
+/// A step of a large variable, whose gradient is gathered while the variable is locked, beside a user's own closure on Candle's pool
+/// that reads the variable.
+#[test]
+fn a_step_beside_a_closure_that_reads_the_variable() -> Result<()> {
+    ends(|| {
+        let var = Var::ones((512, 512), DType::F32, &Device::Cpu)?;
+        let mut grads = GradStore::default();
+        grads.insert(&var, var.ones_like()?.t()?);
+        let mut adam = AdamW::new_lr(vec![var.clone()], 1e-3)?;
+        let (pool, over) = (barrier_pool(), AtomicBool::new(false));
+        thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    pool.execute(|_| drop(var.storage_and_layout()));
+                }
+            });
+            let steps = (0..1000).try_for_each(|_| adam.step(&grads));
+            over.store(true, Ordering::Relaxed);
+            reader.join().unwrap_or_else(|panic| resume_unwind(panic));
+            steps
         })
     })
 }
