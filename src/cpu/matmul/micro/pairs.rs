@@ -23,7 +23,11 @@ pub fn suit_this_cpu<T: Element>(dim: usize) -> bool {
 
 #[cfg(target_arch = "x86_64")]
 fn available() -> bool {
-    is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512f")
+    // With the others, the best instruction set of this CPU is AVX-512.
+    is_x86_feature_detected!("avx512bf16")
+        && is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512vl")
 }
 
 #[cfg(not(target_arch = "x86_64"))]
