@@ -10,7 +10,8 @@ use candle_fused::nn::lora::{LoraConfig, LoraLinear};
 use candle_fused::ops::{attention, AttentionConfig};
 use candle_fused::ops::{conv2d, conv2d_with, Act, Conv2dParams, ConvAlgo};
 use candle_fused::ops::{
-    linear_cross_entropy, linear_cross_entropy_grads, lora_with, Adapter, LinearCrossEntropyConfig,
+    linear, linear_cross_entropy, linear_cross_entropy_grads, lora_with, Adapter,
+    LinearCrossEntropyConfig,
 };
 use candle_nn::{Linear, VarBuilder, VarMap};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -119,6 +120,25 @@ impl Layer {
             .backward()
             .map(drop)
     }
+}
+
+/// Where the CPU multiplies bf16 as it is, few rows of it are not widened for nothing.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn few_rows_of_bf16_are_multiplied_as_they_are() -> Result<()> {
+    if !std::is_x86_feature_detected!("avx512bf16") {
+        return Ok(());
+    }
+    let _alone = ALONE.lock();
+    let (rows, cols) = (4, 8192);
+    let x = Tensor::ones((rows, cols), DType::BF16, &Device::Cpu)?;
+    let w = Tensor::ones((64, cols), DType::BF16, &Device::Cpu)?;
+    let product = || linear(&x, &w, None).map(drop);
+    // Threads are started by the first product.
+    product()?;
+    let largest = memory(product)?.largest;
+    assert!(largest < rows * cols * 4, "{largest} bytes");
+    Ok(())
 }
 
 #[test]

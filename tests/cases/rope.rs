@@ -35,6 +35,8 @@ const SIZES: Grid = &[
 ];
 /// For variants of the main calls.
 const FEW: Grid = &[&[2, 2, 3, 16], &[2, 3, 2, 70]];
+/// For heads that are rotated in part: at one position the heads are neighbours, and each has elements that are only copied.
+const PARTIAL: Grid = &[&[2, 2, 3, 16], &[2, 3, 2, 70], &[2, 3, 1, 16]];
 
 const MAIN: [Measured; 5] = [
     size("1x4x1x64", &[1, 4, 1, 64])
@@ -217,12 +219,14 @@ fn tables() -> Vec<OpCase> {
             "partial",
             |size| vec![positions(size), size.cols() / 4],
             |_| Ok(Rope::default()),
-        ),
+        )
+        .grid(PARTIAL),
         case(
             "partial_interleaved",
             |size| vec![positions(size) + 3, size.cols() / 4],
             |_| Ok(interleaved(RopePositions::From(2))),
-        ),
+        )
+        .grid(PARTIAL),
         case(
             "batched",
             |size| vec![size.dims()[0], positions(size) + 4, size.cols() / 2],

@@ -132,36 +132,125 @@ impl<O: Element> Direct<'_, O> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use half::bf16;
+    use crate::cpu::simd::Isa;
+    use crate::layout::MatrixLayout;
+    use half::{bf16, f16};
 
     /// Numbers of few digits, whose products and sums are exact.
     fn numbers(count: usize) -> Vec<f32> {
         (0..count).map(|i| (i * 7 % 11) as f32 - 5.0).collect()
     }
 
+    const SHAPES: [(usize, usize, usize); 7] = [
+        (1, 1, 1),
+        (64, 64, 1),
+        (5, 33, 2),
+        (4, 3, 4),
+        (7, 100, 3),
+        (20, 25, 17),
+        (13, 70, 0),
+    ];
+
+    /// A matrix of such numbers whose rows are `row` elements apart, with NaN between them; in order, widened.
+    fn matrix<T: Element>(rows: usize, cols: usize, row: usize) -> (Vec<T>, MatrixLayout) {
+        let mut data = vec![T::narrow(f32::NAN); rows.saturating_sub(1) * row + cols];
+        for (i, row) in data.chunks_mut(row.max(cols).max(1)).take(rows).enumerate() {
+            let numbers = numbers((i + 1) * cols);
+            for (to, &from) in row.iter_mut().zip(&numbers[i * cols..]) {
+                *to = T::narrow(from);
+            }
+        }
+        let col = 1;
+        #[rustfmt::skip]
+        let layout = MatrixLayout { rows, cols, row, col };
+        (data, layout)
+    }
+
+    /// Each product of a shape, x `[rows, terms]` and W `[terms, outputs]`, with rows that are neighbours, that lie apart, and one
+    /// row of x for all.
+    fn products<T: Element>(check: impl Fn(Matrix<T>, Matrix<T>, Vec<f32>)) {
+        for (rows, outputs, terms) in SHAPES {
+            for x_row in [terms, terms + 3, 0] {
+                for w_row in [outputs, outputs + 3] {
+                    let (x, x_layout) = matrix::<T>(rows, terms, x_row);
+                    let (w, w_layout) = matrix::<T>(terms, outputs, w_row);
+                    let (x, w) = (Matrix::new(&x, x_layout), Matrix::new(&w, w_layout));
+                    let sum = |i: usize, j: usize| {
+                        let term = |k: usize| {
+                            x.data[i * x.row + k].widen() * w.data[k * w.row + j].widen()
+                        };
+                        (0..terms).map(term).sum::<f32>()
+                    };
+                    let want = (0..rows * outputs).map(|at| sum(at / outputs, at % outputs));
+                    check(x, w, want.collect());
+                }
+            }
+        }
+    }
+
+    fn rounded<O: Element>(want: &[f32]) -> Vec<f32> {
+        want.iter().map(|&y| O::narrow(y).widen()).collect()
+    }
+
+    /// The first row, the last one, and then all between them, which must leave those two as they are.
+    fn on_every_instruction_set<O: Element>() {
+        products::<f32>(|x, w, want| {
+            for isa in Isa::available() {
+                let mut out = vec![O::narrow(f32::NAN); want.len()];
+                let inner = x.rows.min(1)..x.rows.max(2) - 1;
+                for rows in [0..inner.start, inner.end..x.rows, inner.clone()] {
+                    // SAFETY: available on this machine, and `out` has room for all rows.
+                    unsafe { isa.run(Direct::new(x, w, rows, out.as_mut_ptr())) };
+                }
+                let got: Vec<f32> = out.iter().map(|y| y.widen()).collect();
+                assert_eq!(got, rounded::<O>(&want), "{isa:?}");
+            }
+        });
+    }
+
+    #[test]
+    fn every_instruction_set_multiplies() {
+        on_every_instruction_set::<f32>();
+        on_every_instruction_set::<f16>();
+        on_every_instruction_set::<bf16>();
+    }
+
+    fn every_output_is_its_sum_of<T: Element>() {
+        products::<T>(|x, w, want| {
+            let scale = 2.0;
+            let product = Product::new(x, w.t());
+            assert!(suits(&product, false));
+            let got = product.run::<T>().into_iter().map(T::widen);
+            assert_eq!(got.collect::<Vec<_>>(), rounded::<T>(&want));
+            let product = Product { scale, ..product };
+            let want: Vec<f32> = want.iter().map(|y| scale * y).collect();
+            assert_eq!(product.run::<f32>(), want);
+            let got = product.run::<bf16>().into_iter().map(|y| y.widen());
+            assert_eq!(got.collect::<Vec<_>>(), rounded::<bf16>(&want));
+        });
+    }
+
     #[test]
     fn every_output_is_its_sum() {
-        let shapes = [(1, 1, 1), (64, 64, 1), (5, 33, 2), (4, 3, 4), (7, 100, 3)];
-        for (rows, outputs, terms) in shapes.into_iter().chain([(20, 25, 17), (13, 70, 0)]) {
+        every_output_is_its_sum_of::<f32>();
+        every_output_is_its_sum_of::<f16>();
+        every_output_is_its_sum_of::<bf16>();
+    }
+
+    /// Columns of x that are dense, as those of an outer product are, are brought in order first.
+    #[test]
+    fn columns_of_x_may_be_dense() {
+        for (rows, outputs, terms) in SHAPES {
             let (x, w) = (numbers(rows * terms), numbers(outputs * terms));
-            let product = Product {
-                scale: 2.0,
-                ..Product::new(
-                    Matrix::contiguous(&x, terms, rows).t(),
-                    Matrix::contiguous(&w, terms, outputs).t(),
-                )
-            };
+            let x = Matrix::contiguous(&x, terms, rows).t();
+            let product = Product::new(x, Matrix::contiguous(&w, terms, outputs).t());
             assert!(suits(&product, false));
-            let sum = |i, j| {
-                let term = |k| 2.0 * x[k * rows + i] * w[k * outputs + j];
+            let sum = |i: usize, j: usize| {
+                let term = |k| x.data[k * rows + i] * w[k * outputs + j];
                 (0..terms).map(term).sum::<f32>()
             };
-            let want: Vec<f32> = (0..rows * outputs)
-                .map(|at| sum(at / outputs, at % outputs))
-                .collect();
-            assert_eq!(product.run::<f32>(), want);
-            let rounded: Vec<bf16> = want.iter().copied().map(bf16::from_f32).collect();
-            assert_eq!(product.run::<bf16>(), rounded);
+            let want = (0..rows * outputs).map(|at| sum(at / outputs, at % outputs));
+            assert_eq!(product.run::<f32>(), want.collect::<Vec<_>>());
         }
     }
 

@@ -1,6 +1,6 @@
 //! Few rows of x against a W whose rows are dense: every element of W is read once and used for all rows of x.
 //!
-//! bf16 is multiplied by [`pairs`] where the CPU has the instruction. Everything else is widened to f32.
+//! bf16 is multiplied by [`pairs`] where the CPU has the instruction, as it is. Everything else is widened to f32.
 
 use super::ahead::Ahead;
 use super::matrix::Matrix;
@@ -18,11 +18,16 @@ use std::ops::Range;
 /// `x[i]·W[j] [+ u[i]·B[j]] [+ addend[i, j]]`
 #[derive(Clone, Copy)]
 pub struct Gemv<'a, T> {
-    /// x and W, u and B: the sums of their products are added up.
-    terms: [(Matrix<'a, f32>, Matrix<'a, T>); 2],
-    /// x as it is, where its products with W may be made of pairs; then there is no u.
-    paired: Option<Matrix<'a, T>>,
+    terms: Terms<'a, T>,
     addend: Option<Matrix<'a, T>>,
+}
+
+#[derive(Clone, Copy)]
+enum Terms<'a, T> {
+    /// x and W, u and B: the sums of their products are added up.
+    Wide([(Matrix<'a, f32>, Matrix<'a, T>); 2]),
+    /// x as it is and W, whose products are made of pairs.
+    Paired(Matrix<'a, T>, Matrix<'a, T>),
 }
 
 /// Where the results of a product go: result (i, j) to `out[i · row + j · col]`. One of the two strides is 1.
@@ -46,22 +51,25 @@ impl<'a, T: Element> Gemv<'a, T> {
             assert!(u.has_dense_rows() && b.has_dense_rows());
         }
         assert!(addend.is_none_or(|m| (m.rows, m.cols) == (x.rows, w.rows)));
-        let terms = [(x, w), low];
-        Gemv {
-            terms,
-            paired: None,
-            addend,
-        }
+        let terms = Terms::Wide([(x, w), low]);
+        Gemv { terms, addend }
     }
 
-    /// With x as it is, so that its products with W may be made of pairs.
-    pub fn paired(self, x: Matrix<'a, T>) -> Self {
-        let [(wide, w), (_, b)] = &self.terms;
-        assert!((x.rows, x.cols) == (wide.rows, wide.cols) && x.has_dense_rows());
-        assert!(b.cols == 0 && pairs::suit_this_cpu::<T>(w.cols));
-        Gemv {
-            paired: Some(x),
-            ..self
+    /// x as it is and W, of a type and a length of rows that [`pairs`] suit on this CPU. The rows of both are dense.
+    pub fn paired(x: Matrix<'a, T>, w: Matrix<'a, T>, addend: Option<Matrix<'a, T>>) -> Self {
+        assert!(x.cols == w.cols && x.has_dense_rows() && w.has_dense_rows());
+        assert!(pairs::suit_this_cpu::<T>(w.cols));
+        assert!(addend.is_none_or(|m| (m.rows, m.cols) == (x.rows, w.rows)));
+        let terms = Terms::Paired(x, w);
+        Gemv { terms, addend }
+    }
+
+    /// The number of rows of x.
+    #[inline(always)]
+    fn rows(&self) -> usize {
+        match &self.terms {
+            Terms::Wide([(x, _), _]) => x.rows,
+            Terms::Paired(x, _) => x.rows,
         }
     }
 
@@ -70,8 +78,11 @@ impl<'a, T: Element> Gemv<'a, T> {
     /// # Safety
     /// `to` has room for every (i, j), and nothing else touches it.
     pub unsafe fn run<O: Element>(&self, act: Act, to: Output<O>) {
-        let [(x, w), (_, b)] = &self.terms;
-        let cost = (2 * w.cols + b.cols + 16) * x.rows.div_ceil(4);
+        let (w, rank) = match &self.terms {
+            Terms::Wide([(_, w), (_, b)]) => (w, b.cols),
+            Terms::Paired(_, w) => (w, 0),
+        };
+        let cost = (2 * w.cols + rank + 16) * self.rows().div_ceil(4);
         parallel::ranges(w.rows, cost, OUTPUTS, |outputs| match act {
             Act::Identity => dispatch(Share {
                 gemv: self,
@@ -88,14 +99,17 @@ impl<'a, T: Element> Gemv<'a, T> {
     /// # Safety
     /// As for [`Gemv::run`], and no other thread writes these outputs.
     unsafe fn activated<O: Element>(&self, outputs: Range<usize>, act: Act, to: Output<O>) {
-        let [(x, w), (u, b)] = self.terms;
-        let (few, many, start) = (x.rows, outputs.len(), outputs.start);
+        let (few, many, start) = (self.rows(), outputs.len(), outputs.start);
         let by_row = to.col == 1;
         let (rows, width) = if by_row { (few, many) } else { (many, few) };
         scratch::with([few * many], |[sums]| {
             let part = Gemv {
-                terms: [(x, w), (u, b)].map(|(x, w)| (x, w.rows(outputs.clone()))),
-                paired: self.paired,
+                terms: match self.terms {
+                    Terms::Wide(terms) => {
+                        Terms::Wide(terms.map(|(x, w)| (x, w.rows(outputs.clone()))))
+                    }
+                    Terms::Paired(x, w) => Terms::Paired(x, w.rows(outputs.clone())),
+                },
                 addend: self.addend.map(|m| m.t().rows(outputs).t()),
             };
             dispatch(Share {
@@ -183,7 +197,7 @@ impl<T: Element> Kernel for Share<'_, T> {
     /// fewer loads than multiplications. More would not fit sixteen registers.
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        match self.gemv.terms[0].0.rows {
+        match self.gemv.rows() {
             0 => {}
             1 => self.outputs::<S, 1, 4, 2>(s),
             2 => self.outputs::<S, 2, 4, 1>(s),
@@ -195,7 +209,7 @@ impl<T: Element> Kernel for Share<'_, T> {
 impl<T: Element> Share<'_, T> {
     #[inline(always)]
     fn outputs<S: Simd, const R: usize, const C: usize, const U: usize>(&self, s: S) {
-        let rows = self.gemv.terms[0].0.rows;
+        let rows = self.gemv.rows();
         // SAFETY: i < rows, x's, and the C outputs from j on, or one, are among this share's.
         unsafe {
             let mut j = self.outputs.start;
@@ -225,35 +239,52 @@ impl<T: Element> Share<'_, T> {
         i: usize,
         j: usize,
     ) {
-        let Gemv { terms, .. } = self.gemv;
-        if let (Some(x), true) = (&self.gemv.paired, pairs::fit::<S>()) {
-            let w = &terms[0].1;
-            let last = x.rows - 1;
-            let mut xs = [x.as_ptr(); R];
-            for (r, p) in xs.iter_mut().enumerate() {
-                *p = p.wrapping_add((i + r).min(last) * x.row);
+        let terms = match &self.gemv.terms {
+            Terms::Wide(terms) => terms,
+            Terms::Paired(x, w) => {
+                // SAFETY: x has row i, and the outputs are this share's. `paired` has asked whether pairs suit this CPU, whose best
+                // instruction set is this one.
+                return unsafe { self.pairs::<S, R, C>(s, (x, i), (w, j)) };
             }
-            // SAFETY: x has row i, and W the C rows from j on, of as many columns. `paired` has asked whether pairs suit.
-            let sums = unsafe { pairs::dot::<T, R, C>(xs, rows_from(w, j), w.cols, w.row) };
-            for (i, sums) in (i..x.rows).zip(sums) {
-                for (c, sum) in sums.into_iter().enumerate() {
-                    // SAFETY: as below.
-                    unsafe { self.write(s, i, j + c, sum) };
-                }
-            }
-            return;
-        }
+        };
         let mut acc = [[[s.splat(0.0); U]; C]; R];
         // A loop whose count the compiler doesn't know: else it would compile `accumulate` twice.
         for (x, w) in &terms[..if terms[1].1.cols > 0 { 2 } else { 1 }] {
             // SAFETY: both x have row i, and both W the rows of this share. `Gemv::new` checked the columns.
             unsafe { accumulate(s, (x, i), (w, j), &mut acc) };
         }
-        for (i, acc) in (i..terms[0].0.rows).zip(&acc) {
+        for (i, acc) in (i..self.gemv.rows()).zip(&acc) {
             for (c, acc) in acc.iter().enumerate() {
                 let joined = acc[1..].iter().fold(acc[0], |a, &b| s.add(a, b));
                 // SAFETY: x has row i, and the output is one of this share's.
                 unsafe { self.write(s, i, j + c, s.reduce_add(joined)) };
+            }
+        }
+    }
+
+    /// As [`Share::block`], by pairs.
+    ///
+    /// # Safety
+    /// x has row `i`, the outputs from `j` to `j + C` are among this share's, and pairs suit x and W on this CPU.
+    #[inline(always)]
+    unsafe fn pairs<S: Simd, const R: usize, const C: usize>(
+        &self,
+        s: S,
+        (x, i): (&Matrix<T>, usize),
+        (w, j): (&Matrix<T>, usize),
+    ) {
+        // So that nothing is compiled for instruction sets that have no pairs.
+        assert!(pairs::fit::<S>(), "pairs of another instruction set");
+        let mut xs = [x.as_ptr(); R];
+        for (r, p) in xs.iter_mut().enumerate() {
+            *p = p.wrapping_add((i + r).min(x.rows - 1) * x.row);
+        }
+        // SAFETY: x has row i, and W the C rows from j on, of as many columns, and the caller promises that pairs suit.
+        let sums = unsafe { pairs::dot::<T, R, C>(xs, rows_from(w, j), w.cols, w.row) };
+        for (i, sums) in (i..x.rows).zip(sums) {
+            for (c, sum) in sums.into_iter().enumerate() {
+                // SAFETY: x has row i, and the output is one of this share's.
+                unsafe { self.write(s, i, j + c, sum) };
             }
         }
     }

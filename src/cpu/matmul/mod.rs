@@ -137,24 +137,27 @@ impl<'a, T: Element> Product<'a, T> {
     /// # Safety
     /// `out` is valid for writes of all results, and nothing else touches it.
     unsafe fn gemv<O: Element>(&self, out: *mut O, row: usize, col: usize) {
+        let (out, w) = (Shared::new(out), self.w);
+        let to = Output { out, row, col };
+        let plain = self.scale == 1.0 && self.low.is_none();
+        if plain && pairs::suit_this_cpu::<T>(w.cols) {
+            let mut buffer = Vec::new();
+            let gemv = Gemv::paired(self.x.with_dense_rows(&mut buffer), w, self.addend);
+            // SAFETY: the caller has room for every (i, j).
+            return unsafe { gemv.run(self.act, to) };
+        }
         let (mut wide, mut buffer) = (Vec::new(), Vec::new());
         let x = self.scaled_x(&mut wide);
         let low = match self.low {
             Some(low) => (low.u, low.b.with_dense_rows(&mut buffer)),
             None => (
                 Matrix::contiguous(&[], self.x.rows, 0),
-                Matrix::contiguous(&[], self.w.rows, 0),
+                Matrix::contiguous(&[], w.rows, 0),
             ),
         };
-        let mut gemv = Gemv::new(x, self.w, low, self.addend);
-        let mut buffer = Vec::new();
-        let plain = self.scale == 1.0 && self.low.is_none();
-        if plain && pairs::suit_this_cpu::<T>(self.w.cols) {
-            gemv = gemv.paired(self.x.with_dense_rows(&mut buffer));
-        }
-        let out = Shared::new(out);
+        let gemv = Gemv::new(x, w, low, self.addend);
         // SAFETY: the caller has room for every (i, j).
-        unsafe { gemv.run(self.act, Output { out, row, col }) }
+        unsafe { gemv.run(self.act, to) }
     }
 }
 

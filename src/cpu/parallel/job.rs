@@ -1,6 +1,6 @@
 //! Work in numbered shares, which threads claim until none is left.
 
-use super::Busy;
+use super::{Raised, BUSY};
 use std::any::Any;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,7 +37,7 @@ impl<'a> Job<'a> {
     /// A panic that unwinds through a pool could poison its lock, and with it every later parallel op of the process, Candle's
     /// own too. So it is kept until the work is done, and goes on in the calling thread.
     pub fn claim(&self, mut before: impl FnMut()) -> usize {
-        let _busy = Busy::new();
+        let _busy = Raised::new(&BUSY);
         let mut shares = 0;
         loop {
             let i = self.next.fetch_add(1, Ordering::Relaxed);

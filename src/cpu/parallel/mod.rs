@@ -9,7 +9,10 @@
 //! whose caller waits for nobody who has not begun ([`own_pool`]). `CANDLE_FUSED_POOL=own` chooses that pool for good.
 //!
 //! In the closure of a user's own `barrier_pool().execute(..)`, on the thread that calls it, an op would wait for its own caller for
-//! ever, as stock Candle's ops do there: nothing tells an op where it is. With `own` it works.
+//! ever, as stock Candle's ops do there: nothing tells an op where it is. With `own` it works. Nor may such a closure read a
+//! tensor that an in-place op of another thread changes meanwhile: that op holds the tensor's lock, and may wait for the pool that
+//! the closure holds. An optimiser's steps keep out of Candle's pool for that reason ([`off_candle_pool`]): they alone change what
+//! other threads commonly read. The other in-place ops stand among stock ops, beside which the second pool is too slow.
 //!
 //! Each pool takes one call at a time. Another call finds it taken and works on its own thread alone, and so does one from within
 //! shared work: no call waits for another, but on Candle's pool for a stock op of another thread. Who does which share has no
@@ -29,6 +32,7 @@ use std::ops::Range;
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::OnceLock;
+use std::thread::LocalKey;
 
 /// Work below this stays on the calling thread. One unit is a cheap element: a load, an add, a store, 0.1 ns. So this is
 /// 13 µs, several times what it takes to hand work to the pool.
@@ -48,6 +52,8 @@ pub fn threads() -> usize {
 thread_local! {
     /// Whether this thread is at work for a call of [`ranges`].
     static BUSY: Cell<bool> = const { Cell::new(false) };
+    /// Whether this thread is within [`off_candle_pool`].
+    static OFF_CANDLE_POOL: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Whether [`ranges`] would share this much work out.
@@ -56,42 +62,33 @@ pub fn is_shared(n: usize, cost: usize) -> bool {
     n.saturating_mul(cost) >= MIN_PARALLEL && !BUSY.get()
 }
 
+/// Calls `work`, which hands nothing to Candle's pool: it waits for the locks of storages, or holds one for writing.
+///
+/// Candle's pool takes one call at a time. Another thread may hold such a lock in a stock op that waits for that pool, or wait for
+/// the lock in the closure of a user's own call of it: then either would wait for the other for ever.
+pub fn off_candle_pool<R>(work: impl FnOnce() -> R) -> R {
+    let _off = Raised::new(&OFF_CANDLE_POOL);
+    work()
+}
+
+/// Calls `work`, which shares nothing out: what it computes must have the same bits.
+#[cfg(test)]
+pub fn alone<R>(work: impl FnOnce() -> R) -> R {
+    let _busy = Raised::new(&BUSY);
+    work()
+}
+
 /// Covers `0..n` by ranges, in parallel when `n · cost` is worth it. Every range but the last is a
 /// multiple of `align` long. A call from within `work` runs on its own thread alone: a pool takes
 /// one call at a time.
 pub fn ranges(n: usize, cost: usize, align: usize, work: impl Fn(Range<usize>) + Sync + Send) {
-    split(n, cost, align, share_out, &work)
+    split(n, cost, align, &work)
 }
 
 /// Calls `work` with each of `items`, in parallel when `items.len() · cost` is worth it.
 pub fn each<T: Send>(items: &mut [T], cost: usize, work: impl Fn(&mut T) + Sync + Send) {
-    each_by(share_out, items, cost, &work)
-}
-
-/// As [`each`], for work that waits for the locks of storages. Candle's pool must have none of it: another thread may hold such a
-/// lock in a stock op that waits for that pool, which takes one call at a time.
-pub fn each_locking<T: Send>(items: &mut [T], cost: usize, work: impl Fn(&mut T) + Sync + Send) {
-    each_by(share_out_off_candle, items, cost, &work)
-}
-
-/// As [`ranges`], for a caller that holds the lock of a storage which other threads read: another thread may wait for it in the
-/// closure of a user's own call of Candle's pool, for which we would wait.
-pub fn ranges_locking(n: usize, cost: usize, align: usize, work: impl Fn(Range<usize>) + Sync) {
-    split(n, cost, align, share_out_off_candle, &work)
-}
-
-fn share_out_off_candle(job: &Job) -> bool {
-    own_pool().run(job).is_some()
-}
-
-fn each_by<T: Send>(
-    share_out: fn(&Job) -> bool,
-    items: &mut [T],
-    cost: usize,
-    work: &(dyn Fn(&mut T) + Sync),
-) {
     let first = Shared::new(items.as_mut_ptr());
-    split(items.len(), cost, 1, share_out, &|range| {
+    split(items.len(), cost, 1, &|range| {
         for i in range {
             // SAFETY: the ranges cover `0..items.len()` without overlap, so that each item is borrowed once.
             work(unsafe { &mut *first.get().add(i) });
@@ -99,15 +96,8 @@ fn each_by<T: Send>(
     })
 }
 
-/// Apart from [`ranges`], so that it is compiled once. `share_out` works on a job with other threads, or returns `false` with
-/// nothing done.
-fn split(
-    n: usize,
-    cost: usize,
-    align: usize,
-    share_out: fn(&Job) -> bool,
-    work: &(dyn Fn(Range<usize>) + Sync),
-) {
+/// Apart from [`ranges`], so that it is compiled once.
+fn split(n: usize, cost: usize, align: usize, work: &(dyn Fn(Range<usize>) + Sync)) {
     if n == 0 {
         return;
     }
@@ -129,8 +119,11 @@ fn split(
     }
 }
 
-/// The usual way to share out: Candle's pool or ours. `false` if its threads are at work for another call.
+/// Works on a job with the threads of Candle's pool or of ours. `false`, and nothing done, if they are at work for another call.
 fn share_out(job: &Job) -> bool {
+    if OFF_CANDLE_POOL.get() {
+        return own_pool().run(job).is_some();
+    }
     static PATIENCE: Patience = Patience::new();
     if own_pool_alone() || PATIENCE.is_lost() {
         let times = own_pool().run(job);
@@ -156,8 +149,16 @@ fn share_out(job: &Job) -> bool {
         }
         Err(_) => {
             POISONED.store(true, Ordering::Relaxed);
-            own_pool().run(job).is_some()
+            finish(job);
+            true
         }
+    }
+}
+
+/// Works on the shares that Candle's pool has left when it panicked. It may have claimed some of them, or all.
+fn finish(job: &Job) {
+    if own_pool().run(job).is_none() {
+        job.claim(|| ());
     }
 }
 
@@ -173,22 +174,24 @@ fn own_pool() -> &'static OwnPool {
     POOL.get_or_init(|| OwnPool::start(threads() - 1))
 }
 
-/// While it lives, this thread shares nothing out.
-struct Busy {
+/// While it lives, a flag of this thread is raised.
+struct Raised {
+    flag: &'static LocalKey<Cell<bool>>,
     before: bool,
 }
 
-impl Busy {
-    fn new() -> Self {
-        Busy {
-            before: BUSY.replace(true),
+impl Raised {
+    fn new(flag: &'static LocalKey<Cell<bool>>) -> Self {
+        Raised {
+            flag,
+            before: flag.replace(true),
         }
     }
 }
 
-impl Drop for Busy {
+impl Drop for Raised {
     fn drop(&mut self) {
-        BUSY.set(self.before);
+        self.flag.set(self.before);
     }
 }
 
@@ -243,5 +246,43 @@ mod tests {
             assert_eq!(done.into_inner(), 1_000_000);
             barrier_pool().execute_chunked(100, |_| {});
         }
+    }
+
+    /// Our pool may be at work for another call when Candle's has panicked in the middle of a job.
+    #[test]
+    fn a_job_is_finished_where_it_was_left() {
+        let counts: Vec<_> = (0..9).map(|_| AtomicUsize::new(0)).collect();
+        let count = |i: usize| {
+            counts[i].fetch_add(1, Ordering::Relaxed);
+        };
+        let job = Job::new(counts.len(), &count);
+        let work = |_: usize| finish(&job);
+        // Other tests may have the pool.
+        while own_pool().run(&Job::new(1, &work)).is_none() {
+            std::thread::yield_now();
+        }
+        assert!(counts
+            .iter()
+            .all(|count| count.load(Ordering::Relaxed) == 1));
+    }
+
+    #[test]
+    fn work_keeps_out_of_candle_s_pool_or_on_its_own_thread() {
+        let named = || {
+            std::thread::current()
+                .name()
+                .is_some_and(|n| n.starts_with("candle-bp"))
+        };
+        for _ in 0..100 {
+            off_candle_pool(|| ranges(1_000_000, 1, 1, |_| assert!(!named())));
+        }
+        assert!(!OFF_CANDLE_POOL.get());
+        alone(|| {
+            let caller = std::thread::current().id();
+            ranges(1_000_000, 1, 1, |range| {
+                assert_eq!(std::thread::current().id(), caller);
+                assert_eq!(range, 0..1_000_000);
+            });
+        });
     }
 }

@@ -14,7 +14,7 @@
 
 use super::job::{Job, Times};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
 use std::sync::OnceLock;
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
@@ -34,17 +34,34 @@ fn epoch(state: u64) -> u32 {
 
 pub struct OwnPool {
     state: AtomicU64,
-    /// The job of this epoch, behind its caller's stack frame: valid while it is open or a thread is inside.
+    /// The job of this epoch, in its caller's stack frame: valid while it is open or a thread is inside.
     job: AtomicPtr<Published>,
     /// Whether a caller is in [`OwnPool::run`].
     taken: AtomicBool,
     sleepers: Box<[Sleeper]>,
 }
 
-/// A job, and whom to wake up at its end.
+/// A job, whom to wake up for it, and whom at its end.
 struct Published {
     job: *const Job<'static>,
     caller: Thread,
+    /// The sleepers before this one have been looked after.
+    next: AtomicUsize,
+    /// As many sleepers as there are shares for other threads.
+    sleepers: &'static [Sleeper],
+}
+
+impl Published {
+    /// Wakes up the next thread that sleeps. Each thread that works on the job calls this, so that many are soon awake where each
+    /// takes long to wake up; and few, where the work is soon done.
+    fn wake_one(&self) {
+        loop {
+            match self.sleepers.get(self.next.fetch_add(1, Relaxed)) {
+                Some(sleeper) if !sleeper.wake() => (),
+                _ => return,
+            }
+        }
+    }
 }
 
 /// Each on cache lines of its own: a thread that falls asleep slows down no other.
@@ -56,12 +73,20 @@ struct Sleeper {
 }
 
 impl Sleeper {
-    fn wake(&self) {
-        if self.asleep.load(SeqCst) {
-            if let Some(thread) = self.thread.get() {
-                thread.unpark();
-            }
-        }
+    /// Whether it slept.
+    fn wake(&self) -> bool {
+        let sleeping = self.thread.get().filter(|_| self.asleep.load(SeqCst));
+        sleeping.inspect(|thread| thread.unpark()).is_some()
+    }
+}
+
+/// A job that is published and open. To drop it closes the job, even if the caller unwinds: the job is on its stack.
+struct Open<'a>(&'a OwnPool);
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.close();
+        self.0.taken.store(false, SeqCst);
     }
 }
 
@@ -85,44 +110,53 @@ impl OwnPool {
     }
 
     /// Works on the job with the pool's threads. `None`, and nothing done, while another call has the pool.
-    pub fn run(&self, job: &Job) -> Option<Times> {
+    pub fn run(&'static self, job: &Job) -> Option<Times> {
         if self.taken.swap(true, Acquire) {
             return None;
         }
         let start = Instant::now();
+        let others = job.count().saturating_sub(1).min(self.sleepers.len());
         let published = Published {
             job: std::ptr::from_ref(job).cast(),
             caller: thread::current(),
+            next: AtomicUsize::new(0),
+            sleepers: &self.sleepers[..others],
         };
+        let open = self.publish(&published);
+        // One before each share, so that many threads are not all woken up for work that is soon done.
+        let shares = job.claim(|| published.wake_one());
+        let work = start.elapsed();
+        drop(open);
+        Some(Times::until_now(start, work, shares))
+    }
+
+    /// Lets threads into the job. The caller has taken the pool.
+    fn publish(&self, published: &Published) -> Open<'_> {
         // `taken` keeps the epoch and the job ours, and nobody is inside: whoever closes a job waits for that.
         let next = epoch(self.state.load(Relaxed)).wrapping_add(1);
         self.job
-            .store(std::ptr::from_ref(&published).cast_mut(), Relaxed);
+            .store(std::ptr::from_ref(published).cast_mut(), Relaxed);
         self.state.store(u64::from(next) << 32 | OPEN, SeqCst);
-        // One before each share, so that many threads are not all woken up for work that is soon done.
-        let mut sleepers = self.sleepers.iter().take(job.count().saturating_sub(1));
-        let shares = job.claim(|| {
-            if let Some(sleeper) = sleepers.next() {
-                sleeper.wake();
-            }
-        });
-        let work = start.elapsed();
-        self.close();
-        self.taken.store(false, SeqCst);
-        Some(Times::until_now(start, work, shares))
+        Open(self)
     }
 
     /// Lets no further thread into the job, and waits for those inside.
     fn close(&self) {
         self.state.fetch_and(!OPEN, SeqCst);
-        let mut start = None;
+        let (mut start, mut parked) = (None, false);
         while self.state.load(Acquire) & INSIDE > 0 {
             if start.get_or_insert_with(Instant::now).elapsed() < CALLER_SPIN {
                 std::hint::spin_loop();
             } else {
                 // Returns at once if the last thread has left since, and early for another's `unpark`.
                 thread::park();
+                parked = true;
             }
+        }
+        // That may have been an `unpark` which the user's own code is going to wait for. One too many does no harm: whoever
+        // parks must expect to wake up for no reason.
+        if parked {
+            thread::current().unpark();
         }
     }
 
@@ -166,7 +200,12 @@ impl OwnPool {
         // true, but the reference is gone before we leave.
         let caller = unsafe {
             let published = &*self.job.load(Acquire);
-            (*published.job).claim(|| ());
+            let mut first = true;
+            (*published.job).claim(|| {
+                if std::mem::take(&mut first) {
+                    published.wake_one();
+                }
+            });
             published.caller.clone()
         };
         let before = self.state.fetch_sub(1, SeqCst);
@@ -179,8 +218,10 @@ impl OwnPool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::AtomicUsize;
+    use std::panic::{catch_unwind, AssertUnwindSafe};
     use std::sync::mpsc::{channel, RecvTimeoutError};
+
+    const PATIENT: Duration = Duration::from_secs(60);
 
     /// Fails if `work` has not come back after a minute, instead of hanging.
     fn ends(work: impl FnOnce() + Send + 'static) {
@@ -190,7 +231,7 @@ mod tests {
             // The receiver has given up if this fails.
             let _ = done.send(());
         });
-        if end.recv_timeout(Duration::from_secs(60)) == Err(RecvTimeoutError::Timeout) {
+        if end.recv_timeout(PATIENT) == Err(RecvTimeoutError::Timeout) {
             panic!("deadlock");
         }
         worker.join().expect("no panic");
@@ -270,6 +311,80 @@ mod tests {
             let job = Job::new(3, &inner);
             assert!(pool.run(&job).is_some());
             assert!(job.into_panic().is_none());
+        });
+    }
+
+    /// An executor that blocks a thread parks it until its waker unparks it, which may happen in the middle of our work.
+    #[test]
+    fn the_caller_keeps_an_unpark_of_its_own() {
+        ends(|| {
+            let pool = OwnPool::start(1);
+            let caller = thread::current();
+            let (entered, done) = (AtomicBool::new(false), AtomicBool::new(false));
+            let work = |_: usize| {
+                if thread::current().id() == caller.id() {
+                    // The other thread must be inside when we are done.
+                    while !entered.load(Relaxed) {
+                        thread::yield_now();
+                    }
+                    caller.unpark();
+                } else {
+                    entered.store(true, Relaxed);
+                    thread::sleep(Duration::from_millis(5));
+                    done.store(true, Relaxed);
+                }
+            };
+            assert!(pool.run(&Job::new(2, &work)).is_some());
+            assert!(done.load(Relaxed));
+            // As long as this would wait if the token were lost: far longer than the test has.
+            thread::park_timeout(2 * PATIENT);
+        });
+    }
+
+    /// As long as every thread waits in its first share for all others, the caller cannot wake them all up itself.
+    #[test]
+    fn every_thread_wakes_up_another() {
+        const THREADS: usize = 8;
+        ends(|| {
+            let pool = OwnPool::start(THREADS);
+            for _ in 0..3 {
+                while !pool.sleepers.iter().all(|s| s.asleep.load(SeqCst)) {
+                    thread::yield_now();
+                }
+                let arrived = AtomicUsize::new(0);
+                let work = |_: usize| {
+                    arrived.fetch_add(1, SeqCst);
+                    while arrived.load(SeqCst) <= THREADS {
+                        thread::yield_now();
+                    }
+                };
+                assert!(pool.run(&Job::new(THREADS + 1, &work)).is_some());
+            }
+        });
+    }
+
+    /// Nothing that is called between opening and closing a job panics today. If it did, the job would be gone.
+    #[test]
+    fn an_unwinding_caller_closes_its_job() {
+        ends(|| {
+            let pool = OwnPool::start(2);
+            let work = |_: usize| thread::sleep(Duration::from_millis(1));
+            let job = Job::new(100, &work);
+            assert!(!pool.taken.swap(true, Acquire));
+            let published = Published {
+                job: std::ptr::from_ref(&job).cast(),
+                caller: thread::current(),
+                next: AtomicUsize::new(0),
+                sleepers: &pool.sleepers,
+            };
+            let unwound = catch_unwind(AssertUnwindSafe(|| {
+                let _open = pool.publish(&published);
+                published.wake_one();
+                panic!("the caller's");
+            }));
+            assert!(unwound.is_err());
+            assert_eq!(pool.state.load(SeqCst) & (OPEN | INSIDE), 0);
+            assert!(pool.run(&Job::new(3, &work)).is_some());
         });
     }
 }

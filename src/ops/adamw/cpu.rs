@@ -66,7 +66,7 @@ pub fn step(step: &Step, targets: Targets<CpuStorage>, grad: Arg) -> Result<()> 
                 } else {
                     COST
                 };
-                parallel::ranges_locking(n, cost, BLOCK, |range| {
+                parallel::ranges(n, cost, BLOCK, |range| {
                     // SAFETY: ranges are disjoint, and begin at blocks. `fits` has compared the lengths.
                     dispatch(Part {
                         blocks: &blocks,

@@ -106,7 +106,7 @@ pub(crate) fn adamw_step(name: &'static str, update: &Update) -> Result<()> {
             metal::step(&step, targets, grad)
         }),
         _ => overwrite(name, &targets, &grad, &mut |targets, grad| {
-            cpu::step(&step, targets, grad)
+            parallel::off_candle_pool(|| cpu::step(&step, targets, grad))
         }),
     }
 }
@@ -128,8 +128,10 @@ pub(crate) fn adamw_steps(name: &'static str, updates: &[Update]) -> Result<()> 
         .collect();
     let elements: usize = small.iter().map(|(small, _)| small.var.elem_count()).sum();
     let cost = cpu::COST * (elements / small.len().max(1)) + cpu::CALL_COST;
-    parallel::each_locking(&mut small, cost, |(update, result)| {
-        *result = adamw_step(name, update);
+    parallel::off_candle_pool(|| {
+        parallel::each(&mut small, cost, |(update, result)| {
+            *result = adamw_step(name, update);
+        })
     });
     small.into_iter().try_for_each(|(_, result)| result)?;
     let mut large = updates.iter().filter(|update| !is_small(update));

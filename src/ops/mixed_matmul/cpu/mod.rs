@@ -5,6 +5,8 @@ mod code_values;
 mod decoded;
 mod fixed_point;
 mod gemv;
+#[cfg(all(test, target_os = "linux"))]
+mod guarded_weight;
 mod int8;
 
 use super::{Activations, Quantized, NAME};
@@ -160,6 +162,44 @@ mod tests {
                             close,
                             "{got} {want} {isa:?} {grid:?} {per:?} {rows}x{cols}x{outputs}"
                         );
+                    }
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// A NaN reaches its own row alone; so does an infinity, whose scale the bytes are not multiplied with.
+    #[test]
+    fn specials_stay_in_their_row_of_bytes() -> Result<()> {
+        let (rows, outputs, cols, group) = (6, 37, 128, 32);
+        for grid in [
+            Levels::Sign { centred: true },
+            Levels::Ternary,
+            Levels::Int8,
+            Levels::Affine { bits: 4 },
+        ] {
+            let scheme = Scheme::new(grid, ScaleScope::Group(group));
+            let w = quantize(&wave(outputs, cols)?, scheme)?;
+            for special in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                let plain = wave(rows, cols)?;
+                let mut x = plain.to_vec2::<f32>()?;
+                // Row 1, group 1.
+                x[1][group + 5] = special;
+                let x = Tensor::new(x, &Device::Cpu)?;
+                let want = reference_with(&plain, &w, None, Activations::Int8)?;
+                let want = want.to_vec2::<f32>()?;
+                with_every_isa(|isa| {
+                    let got = mixed_matmul_with(&x, &w, None, Activations::Int8);
+                    let got = got.and_then(|y| y.to_vec2::<f32>()).unwrap();
+                    for (row, (got, want)) in got.iter().zip(&want).enumerate() {
+                        for (got, want) in got.iter().zip(want) {
+                            let right = match row {
+                                1 => !got.is_finite(),
+                                _ => (got - want).abs() < 1e-3 + 1e-5 * want.abs(),
+                            };
+                            assert!(right, "{got} {want} {isa:?} {grid:?} {special} {row}");
+                        }
                     }
                 });
             }

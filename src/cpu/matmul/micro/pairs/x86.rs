@@ -9,7 +9,11 @@ use core::mem::transmute;
 pub const LANES: usize = 16;
 
 pub fn available() -> bool {
-    is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512f")
+    // With the others, the best instruction set of this CPU is AVX-512.
+    is_x86_feature_detected!("avx512bf16")
+        && is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512vl")
 }
 
 /// Made on a CPU with AVX-512F and AVX512-BF16 alone.

@@ -377,9 +377,9 @@ impl<'a, B: ByteSimd, const R: usize, const O: usize> Block<'a, B, R, O> {
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
+    use super::super::guarded_weight::GuardedWeight;
     use super::*;
     use crate::cpu::byte_simd::with_every_isa;
-    use crate::cpu::guarded::GuardedBytes;
     use crate::quant::Scheme;
 
     /// Codes, scales and offsets end where a page ends that nothing may be read behind.
@@ -396,41 +396,12 @@ mod tests {
         ] {
             let scheme = Scheme::new(levels, scope);
             for (cols, outputs) in [(256, 1), (256, 7), (768, 5)] {
-                let count = scheme
-                    .scales_shape(&(outputs, cols).into())
-                    .unwrap()
-                    .elem_count();
-                let numbers = |n: usize, first: f32| -> Vec<u8> {
-                    let number = |i: usize| first + i as f32 / 8.0;
-                    (0..n).flat_map(|i| number(i).to_ne_bytes()).collect()
-                };
-                let codes = (0..outputs * scheme.row_bytes(cols)).map(|i| (i * 37) as u8 & 0x55);
-                let codes = GuardedBytes::new(&codes.collect::<Vec<_>>());
-                let scales = GuardedBytes::new(&numbers(count, 0.5));
-                let offsets = GuardedBytes::new(&numbers(count, 1.0));
-                let guarded = Decoder {
-                    scheme: &scheme,
-                    codes: &codes,
-                    scales: scales.as_f32(),
-                    offsets: match scheme.has_offsets() {
-                        true => offsets.as_f32(),
-                        false => &[],
-                    },
-                    cols,
-                };
-                let copies = [guarded.scales.to_vec(), guarded.offsets.to_vec()];
-                // Not next to a page that may not be read.
-                let unguarded = codes.to_vec();
-                let copy = Decoder {
-                    codes: &unguarded,
-                    scales: &copies[0],
-                    offsets: &copies[1],
-                    ..guarded
-                };
+                let weight = GuardedWeight::new(scheme, outputs, cols);
                 let x: Vec<f32> = (0..3 * cols).map(|i| (i as f32 * 0.7).sin()).collect();
                 with_every_isa(|isa| {
                     let y = |w: &Decoder| Gemv::new(w, &x, outputs).unwrap().multiply::<f32>(None);
-                    assert_eq!(y(&guarded), y(&copy), "{isa:?} {scheme:?} {outputs}x{cols}");
+                    let (guarded, copy) = (y(&weight.guarded()), y(&weight.copy()));
+                    assert_eq!(guarded, copy, "{isa:?} {scheme:?} {outputs}x{cols}");
                 });
             }
         }

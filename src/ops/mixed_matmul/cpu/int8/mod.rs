@@ -53,7 +53,8 @@ pub struct Columns {
 }
 
 impl Columns {
-    /// `None` for groups that are cut by the columns of a byte's codes.
+    /// `None` where there is no kernel: for codes in base 3, and for groups, shorter than a row, whose length is no multiple of
+    /// 4 · `codes_per_byte`, or which are longer than [`MAX_BLOCK`] and no multiple of that.
     fn new(weight: &Decoder) -> Option<Self> {
         let (cols, scheme) = (weight.cols, weight.scheme);
         if scheme.packing != Packing::Bits {
@@ -109,7 +110,7 @@ pub struct Int8Product<'a> {
 }
 
 impl<'a> Int8Product<'a> {
-    /// `None` where there is no kernel: for codes in base 3, and for groups that are no whole number of vectors' lanes.
+    /// `None` where there is no kernel, by the rule of [`Columns::new`].
     pub fn new(weight: &'a Decoder<'a>, outputs: usize) -> Option<Self> {
         let columns = Columns::new(weight)?;
         let row_bytes = weight.scheme.row_bytes(weight.cols);
@@ -160,3 +161,44 @@ impl<'a> Int8Product<'a> {
 
 /// The most lanes of a vector.
 const MAX_LANES: usize = MAX_WIDTH / 4;
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::super::guarded_weight::GuardedWeight;
+    use super::*;
+    use crate::cpu::byte_simd::with_every_isa;
+    use crate::quant::{Levels, Scheme};
+
+    /// Tiles of outputs that W has not all of, and groups that are more and fewer than the lanes of a vector.
+    #[test]
+    fn nothing_is_read_behind_the_weight() {
+        const GROUP: usize = 32;
+        for (levels, scope) in [
+            (Levels::Sign { centred: true }, ScaleScope::Group(GROUP)),
+            (Levels::Affine { bits: 2 }, ScaleScope::Group(GROUP)),
+            (Levels::Affine { bits: 4 }, ScaleScope::Group(GROUP)),
+            (Levels::ZeroPoint { bits: 8 }, ScaleScope::Group(GROUP)),
+            (Levels::Int8, ScaleScope::Row),
+        ] {
+            let scheme = Scheme::new(levels, scope);
+            for lanes in [8, 16] {
+                for groups in [1, lanes - 1, lanes, lanes + 1] {
+                    let (outputs, cols) = (33, groups * GROUP);
+                    let w = GuardedWeight::new(scheme, outputs, cols);
+                    let rows = 6;
+                    let integers: Vec<u8> = (0..rows * cols).map(|i| (i * 29) as u8).collect();
+                    with_every_isa(|isa| {
+                        let y = |w: &Decoder| {
+                            let product = Int8Product::new(w, outputs).expect("a kernel");
+                            let scales = 0..rows * product.columns.groups();
+                            let scales: Vec<_> = scales.map(|i| 0.5 + i as f32 / 64.0).collect();
+                            product.multiply::<f32>(&integers, &scales, None)
+                        };
+                        let (guarded, copy) = (y(&w.guarded()), y(&w.copy()));
+                        assert_eq!(guarded, copy, "{isa:?} {scheme:?} {groups} groups");
+                    });
+                }
+            }
+        }
+    }
+}
