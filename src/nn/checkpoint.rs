@@ -264,8 +264,8 @@ fn are_equal(a: &Tensor, b: &Tensor) -> Result<bool> {
     }
     let wide = check::accumulator_dtype(a.dtype());
     let (a, b) = (a.detach().to_dtype(wide)?, b.detach().to_dtype(wide)?);
-    let most = max_all(&(&a - &b)?.abs()?)?.to_dtype(DType::F64)?;
-    if most.to_scalar::<f64>()? == 0.0 {
+    let most = max_all(&(&a - &b)?.abs()?)?.to_device(&Device::Cpu)?;
+    if most.to_dtype(DType::F64)?.to_scalar::<f64>()? == 0.0 {
         return Ok(true);
     }
     // Differences of infinities are NaN, and of NaNs.
