@@ -10,8 +10,7 @@ use candle_fused::nn::lora::{LoraConfig, LoraLinear};
 use candle_fused::ops::{attention, AttentionConfig};
 use candle_fused::ops::{conv2d, conv2d_with, Act, Conv2dParams, ConvAlgo};
 use candle_fused::ops::{
-    linear, linear_cross_entropy, linear_cross_entropy_grads, lora_with, Adapter,
-    LinearCrossEntropyConfig,
+    linear_cross_entropy, linear_cross_entropy_grads, lora_with, Adapter, LinearCrossEntropyConfig,
 };
 use candle_nn::{Linear, VarBuilder, VarMap};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -133,7 +132,7 @@ fn few_rows_of_bf16_are_multiplied_as_they_are() -> Result<()> {
     let (rows, cols) = (4, 8192);
     let x = Tensor::ones((rows, cols), DType::BF16, &Device::Cpu)?;
     let w = Tensor::ones((64, cols), DType::BF16, &Device::Cpu)?;
-    let product = || linear(&x, &w, None).map(drop);
+    let product = || candle_fused::ops::linear(&x, &w, None).map(drop);
     // Threads are started by the first product.
     product()?;
     let largest = memory(product)?.largest;
