@@ -141,7 +141,7 @@ pub fn has_dims(op: &str, x: &Layout) -> Result<()> {
     ensure(!x.dims().is_empty(), op, message)
 }
 
-/// The dims of x, which are those of images.
+/// The dims of an image x: `[batch, channels, height, width]`.
 pub fn image(op: &str, x: &[usize]) -> Result<[usize; 4]> {
     let message = format_args!("got x of shape {x:?}, expected [batch, channels, height, width]");
     x.try_into().map_err(|_| error(op, message))

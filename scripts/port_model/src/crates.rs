@@ -82,7 +82,7 @@ struct Files {
 }
 
 impl Files {
-    /// Finds what is in a folder, but for hidden files and `target` folders, which Cargo writes.
+    /// Finds the files and folders in a folder, except hidden ones and `target`, which Cargo writes.
     fn walk(&mut self, path: &Path) -> Result<(), String> {
         let failed = |e| format!("{}: {e}", path.display());
         if !self.seen.insert(fs::canonicalize(path).map_err(failed)?) {

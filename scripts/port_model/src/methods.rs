@@ -67,7 +67,7 @@ fn takes_self(tokens: &[Token]) -> bool {
     first.is_some_and(|t| t.is("self"))
 }
 
-/// The edits of the calls of methods that only tensors have, and remarks on those that are left.
+/// The edits of calls of methods that only tensors have, and a remark on each such call that is left as it is.
 #[derive(Default)]
 pub struct Methods {
     pub edits: Vec<Edit>,

@@ -1,5 +1,7 @@
 //! Candle's cast.
 
+use super::NAME;
+use crate::op::contiguous_copy;
 use crate::op::on_metal::{Arg, OpResult};
 use candle_core::backend::{BackendDevice, BackendStorage};
 use candle_core::DType;
@@ -10,12 +12,7 @@ pub fn forward(dtype: DType, (x, l): Arg) -> OpResult {
         // Candle's cast of nothing panics.
         0 => x.device().zeros_impl(shape, dtype)?,
         // Candle has no cast of a dtype to itself.
-        _ if dtype == x.dtype() => {
-            // SAFETY: `copy_strided_src` writes all elements.
-            let mut y = unsafe { x.device().alloc_uninit(shape, dtype)? };
-            x.copy_strided_src(&mut y, 0, l)?;
-            y
-        }
+        _ if dtype == x.dtype() => contiguous_copy(NAME, (x, l))?,
         _ => x.to_dtype(l, dtype)?,
     };
     Ok((y, shape.clone()))

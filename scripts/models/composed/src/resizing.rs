@@ -1,4 +1,4 @@
-//! Pooling and upsampling by index: their gradients are those of choosing and stacking.
+//! Pooling and upsampling made of `index_select`, `gather` and `stack`, whose gradients Candle has.
 
 use candle_core::{Result, Tensor, ToUsize2};
 

@@ -91,7 +91,7 @@ impl Features {
             let Some(array) = item.as_array_mut() else {
                 continue;
             };
-            // Backwards, for what is removed or added moves those behind it.
+            // From the last edit to the first: an edit moves the text behind it.
             for i in (0..array.len()).rev() {
                 let text = array.get(i).and_then(Value::as_str);
                 if let Some(new) = text.and_then(|text| self.exchanged(text, optional)) {
